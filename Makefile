@@ -1,0 +1,90 @@
+# make help lists the targets. Everything happens inside .venv; nothing else is touched.
+
+# The first interpreter that is new enough and can make a virtual environment.
+find_python = for p in python3.11 python3.12 python3.13 python3; do \
+    $$p -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; \
+  done
+PYTHON ?= $(or $(shell $(find_python)),python3.11)
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+SITE := book/_build/html
+
+# A stamp is as old as the last installation; an edit of pyproject.toml makes it stale.
+VENV_STAMP := $(VENV)/.made
+BOOK_STAMP := $(VENV)/.installed-book
+TEST_STAMP := $(VENV)/.installed-test
+
+# What a chapter reads beside its own text. The execution cache does not look at these.
+INPUTS := $(wildcard src results pyproject.toml)
+INPUTS_STAMP := book/_build/.inputs
+inputs_sum = find $(INPUTS) -type f ! -name '*.pyc' -exec cksum {} + | LC_ALL=C sort | cksum
+
+# Chapters run on this environment's own kernel, whatever else the user has installed.
+export JUPYTER_PREFER_ENV_PATH := 1
+export PYDEVD_DISABLE_FILE_VALIDATION := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help venv install lint type unit test book check-book results bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+venv: $(VENV_STAMP) ## make .venv
+install: $(TEST_STAMP) ## install kvslab with all that the book and the tests need
+
+$(VENV_STAMP):
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(BOOK_STAMP): pyproject.toml | $(VENV_STAMP)
+	$(PIP) install --quiet --editable '.[book]'
+	@touch $@
+
+$(TEST_STAMP): pyproject.toml | $(VENV_STAMP)
+	$(PIP) install --quiet --editable '.[book,test]'
+	@touch $@ $(BOOK_STAMP)
+
+lint: $(TEST_STAMP) ## ruff and codespell
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell
+
+type: $(TEST_STAMP) ## mypy --strict
+	$(BIN)/mypy
+
+unit: $(TEST_STAMP) ## pytest, doctests included
+	$(BIN)/pytest
+
+test: $(TEST_STAMP) ## everything CI checks: lint, type, unit, check-book
+	$(MAKE) --no-print-directory lint
+	$(MAKE) --no-print-directory type
+	$(MAKE) --no-print-directory unit
+	$(MAKE) --no-print-directory check-book
+
+# --all reads every page again, so that a warning of an earlier run cannot be missed; unchanged chapters
+# still come from the execution cache. The import lets matplotlib build its font cache (with a message) now.
+book: $(BOOK_STAMP) ## run the chapters and build the HTML book
+	@sum=$$($(inputs_sum)); \
+	if [ "$$sum" != "$$(cat $(INPUTS_STAMP) 2>/dev/null)" ]; then \
+	  rm -rf book/_build && mkdir -p book/_build && echo "$$sum" > $(INPUTS_STAMP); \
+	fi
+	@$(BIN)/python -c 'import matplotlib.font_manager'
+	$(BIN)/jupyter-book build --all -W -n --keep-going book
+	@echo "Open the book: file://$(abspath $(SITE))/index.html"
+
+check-book: book $(TEST_STAMP) ## build the book, then check its links and that it needs no other host
+	$(BIN)/python book/check_site.py $(SITE)
+
+results: $(BOOK_STAMP) ## compute the tables under results/ again
+	$(BIN)/kvslab results write
+
+bench: $(BOOK_STAMP) ## run every benchmark
+	@set -e; for script in $(sort $(wildcard benchmarks/*.py)); do \
+	  echo "$$script"; $(BIN)/python $$script; \
+	done
+
+clean: ## remove what was built, .venv too
+	rm -rf $(VENV) book/_build build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests book benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

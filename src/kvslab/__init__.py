@@ -1,0 +1,1 @@
+"""kvslab: what one KV-cache block costs, exactly."""

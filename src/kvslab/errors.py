@@ -1,0 +1,58 @@
+"""The faults a user can cause, one small class each.
+
+Every message is one line: it names the field or the layers, says what was got
+and what is needed, and gives the numbers.  The command line prints it and exits
+with code 2; nothing else in the package catches these.
+"""
+
+
+class PlanError(ValueError):
+    """The base of every error that `kvslab` raises on purpose."""
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+MISSING = _Missing()
+"""What `InputError` reports for a field that is not there."""
+
+
+class InputError(PlanError):
+    """A field of a file, an option or an argument has a value that cannot be used.
+
+    Args:
+        field: The field as the user wrote it, e.g. `layers[3].block_size`.
+        got: The value found there.
+        need: What would have been accepted.
+
+    >>> raise InputError("block_size", -4, "a positive integer")
+    Traceback (most recent call last):
+    kvslab.errors.InputError: block_size: got -4, need a positive integer
+    """
+
+    def __init__(self, field: str, got: object, need: str) -> None:
+        shown = repr(got)
+        if len(shown) > 80:
+            shown = shown[:77] + "..."
+        super().__init__(f"{field}: got {shown}, need {need}")
+        self.field = field
+        self.got = got
+        self.need = need
+
+    def within(self, where: str) -> "InputError":
+        """The same fault, with the field named from further out."""
+        return InputError(f"{where}.{self.field}", self.got, self.need)
+
+
+class RefusedError(PlanError):
+    """A generation of the engine refuses this stack of layers."""
+
+
+class LayoutError(PlanError):
+    """A slab would be unsound: pages overlap, or one ends past the block stride."""
+
+
+class BudgetError(PlanError):
+    """The byte budget does not hold one block."""

@@ -1,0 +1,31 @@
+"""The generations of the slab planner, by name, oldest first.
+
+A new generation is one file here that ends in a `Generation` value, and its name
+in `GENERATIONS`.
+"""
+
+from collections.abc import Mapping
+
+from kvslab.errors import InputError
+from kvslab.generations.base import Generation
+from kvslab.generations.bucketed import BUCKETED
+from kvslab.generations.overlay import OVERLAY
+from kvslab.generations.padded import PADDED
+
+__all__ = ["GENERATIONS", "Generation", "generation_named"]
+
+GENERATIONS: Mapping[str, Generation] = {g.name: g for g in (PADDED, BUCKETED, OVERLAY)}
+
+
+def generation_named(name: str) -> Generation:
+    """Look up a generation.
+
+    Raises:
+        InputError: There is none of that name.
+
+    >>> generation_named("overlay").releases
+    'vLLM 0.27'
+    """
+    if name not in GENERATIONS:
+        raise InputError("slab", name, f"one of {', '.join(GENERATIONS)}")
+    return GENERATIONS[name]

@@ -1,0 +1,36 @@
+"""`padded`: vLLM up to 0.22, before PR 44454.
+
+Groups are those of `bucketed`.  Every page size of the first group gets the same
+number of slots, that of the deepest group::
+
+    stride = T * sum of the first group's distinct page sizes
+
+with T the largest number of layers of one page size in any group.  Each slot is
+a region of its own: pages of one block do not stand together.
+
+Source: vLLM PR 44454 (what it replaced); behaviour of vLLM 0.22.1.
+"""
+
+from collections.abc import Sequence
+
+from kvslab.generations.base import Generation
+from kvslab.generations.bucketed import group, pack_buckets
+from kvslab.groups import CacheGroup
+from kvslab.slab import SlabLayout
+
+
+def pack(groups: Sequence[CacheGroup]) -> SlabLayout:
+    """Lay out T slots of every page size that the first group has."""
+    num_slots = max(members.num_tuples for members in groups)
+    depth = dict.fromkeys(groups[0].page_bytes, num_slots)
+    return pack_buckets(groups, depth, block_outermost=False)
+
+
+PADDED = Generation(
+    name="padded",
+    releases="vLLM 0.22 and before",
+    rule="every page size of the first group gets as many slots as the deepest group has layers of one size",
+    group=group,
+    pack=pack,
+    packs_other_hybrids=False,
+)
