@@ -41,7 +41,7 @@ class CacheGroup:
     def __post_init__(self) -> None:
         if not self.layers or len(self.layers) != len(self.page_bytes):
             raise LayoutError(
-                f"a group needs one page per layer: got {len(self.layers)} layers, {len(self.page_bytes)} pages"
+                f"a group needs one page a layer: got {len(self.layers)} layers, {len(self.page_bytes)} pages"
             )
         first = self.layers[0]
         for layer, page in zip(self.layers, self.page_bytes, strict=True):
@@ -168,7 +168,7 @@ def group_latent_stack(layers: Sequence[CacheLayer], page_rule: PageRule) -> tup
     others = [layer for layer in layers if layer.spec.kind not in ("mla_attention", "sliding_window_mla")]
     if others:
         raise RefusedError(
-            f"layer {others[0].name!r}: got kind {others[0].kind},"
+            f"layer {others[0].name!r}: got kind {others[0].spec.kind},"
             " need mla_attention or sliding_window_mla in a stack with sliding_window_mla layers"
         )
     latent = tuple(layer for layer in layers if layer.spec.kind == "mla_attention")

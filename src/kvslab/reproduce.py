@@ -49,7 +49,7 @@ def printed_interval(printed_gib: str) -> BudgetInterval:
     """Budgets in bytes that print as this two-decimal figure in GiB.
 
     >>> printed_interval("26.46")
-    BudgetInterval(low_bytes=28405839955, high_bytes=28416577372)
+    BudgetInterval(low_bytes=28405839954, high_bytes=28416577373)
     """
     value, half = Fraction(printed_gib), Fraction(1, 200)
     low, high = ((value + sign * half) * UNIT_BYTES["GiB"] for sign in (-1, 1))

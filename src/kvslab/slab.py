@@ -112,7 +112,7 @@ class SlabLayout:
                 raise LayoutError(f"page of {name!r} at bytes {start:,} to {end:,} lies in no slot")
             if index in holder:
                 raise LayoutError(
-                    f"slot at byte {starts[index]:,} holds two layers of one group: {holder[index]!r}, {name!r}"
+                    f"slot at {starts[index]:,} holds two layers of one group: {holder[index]!r}, {name!r}"
                 )
             holder[index] = name
 

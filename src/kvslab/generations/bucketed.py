@@ -50,7 +50,7 @@ def group(layers: Sequence[CacheLayer]) -> tuple[CacheGroup, ...]:
         if len(set(counts.values())) > 1:
             shown = ", ".join(f"{count} of {page:,} bytes" for page, count in counts.items())
             raise RefusedError(
-                f"group of layer {later.layers[0].name!r}: got {shown}, need equally many layers of each page size"
+                f"group of layer {later.layers[0].name!r}: got {shown}, need equal layer counts per page size"
             )
     return groups
 
