@@ -71,7 +71,7 @@ class Plan:
             checked_int("num_blocks_override", self.num_blocks_override, maximum=2**31 - 1)
         elif self.budget_bytes < self.slab.block_stride:
             raise BudgetError(
-                f"budget: got {self.budget_bytes:,} bytes, need at least one block: {self.slab.block_stride:,} bytes"
+                f"budget: got {self.budget_bytes:,} bytes, need one block: {self.slab.block_stride:,}"
             )
 
     @property

@@ -1,0 +1,25 @@
+"""Figures: one function each, returning `Axes`.
+
+One fixed colour for each thing a layer stores (Okabe and Ito's colour-blind-safe
+palette); padding is hatched; bounds are grey and dashed and carry their value.
+A figure has no title: its caption is where it is shown.
+"""
+
+from kvslab.plots.charts import ablation_figure, headline_figure, interval_figure
+from kvslab.plots.rows import microblock_figure, page_figure, rows_figure
+from kvslab.plots.slabs import padding_figure, slab_figure
+from kvslab.plots.style import COLOURS, save_figure, use_style
+
+__all__ = [
+    "COLOURS",
+    "ablation_figure",
+    "headline_figure",
+    "interval_figure",
+    "microblock_figure",
+    "padding_figure",
+    "page_figure",
+    "rows_figure",
+    "save_figure",
+    "slab_figure",
+    "use_style",
+]

@@ -1,0 +1,306 @@
+"""Pandas tables of what the planner computes: one function per table.
+
+Columns carry their units (`_bytes`, `_tokens`, `num_`, `_percent`).  A table that
+`kvslab.results` writes has a `source` column, so that a row cut out of it still
+says where it comes from.
+"""
+
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+import pandas as pd
+
+from kvslab.capacity import request_blocks
+from kvslab.errors import RefusedError
+from kvslab.formats import BACKENDS, INDEXER_FORMATS
+from kvslab.generations import GENERATIONS
+from kvslab.layers import CacheLayer, LayerSpec
+from kvslab.models import PRESETS
+from kvslab.published import BUDGETS, Setup, after, before
+from kvslab.reproduce import budget_interval, reproduce, slab_of
+from kvslab.slab import PlacedPage, SlabLayout
+
+MILLION_TOKENS = 1_048_576
+IN_FLIGHT_TOKENS = 8_192
+
+COMPUTED = "kvslab, from the published config.json"
+
+ROLES = (
+    "latent KV",
+    "indexer keys",
+    "sliding window",
+    "compressor state",
+    "indexer state",
+    "full attention",
+    "local chunk",
+    "recurrent state",
+)
+
+
+def role_of(layer: CacheLayer) -> str:
+    """What a layer stores, in the words of the figures: one of `ROLES`."""
+    match layer.spec.kind:
+        case "mla_attention":
+            return "indexer keys" if layer.name.endswith("indexer.k_cache") else "latent KV"
+        case "sliding_window_mla" if layer.name.endswith("indexer.compressor.state_cache"):
+            return "indexer state"
+        case "sliding_window_mla" if layer.name.endswith("compressor.state_cache"):
+            return "compressor state"
+        case "sliding_window" | "sliding_window_mla":
+            return "sliding window"
+        case "full_attention":
+            return "full attention"
+        case "chunked_local_attention":
+            return "local chunk"
+        case _:
+            return "recurrent state"
+
+
+def percent(value: Fraction, digits: int = 2) -> float:
+    """A ratio's change in per cent, rounded for printing: the only float in a table."""
+    return float(round(100 * (value - 1), digits))
+
+
+def layers_table(layers: Sequence[CacheLayer]) -> pd.DataFrame:
+    """One row per distinct cache layer, with the number of layers like it.
+
+    Columns: cache, kind, num_layers, block_size_tokens, tokens_per_row,
+    rows_per_page, row_bytes, payload_bytes, page_bytes, padding_bytes.
+    """
+    counts: dict[tuple[str, LayerSpec], int] = {}
+    first: dict[tuple[str, LayerSpec], CacheLayer] = {}
+    for layer in layers:
+        key = (role_of(layer), layer.spec)
+        counts[key] = counts.get(key, 0) + 1
+        first.setdefault(key, layer)
+    rows = []
+    for distinct, layer in first.items():
+        spec = layer.spec
+        rows.append(
+            {
+                "cache": role_of(layer),
+                "kind": spec.kind,
+                "num_layers": counts[distinct],
+                "block_size_tokens": spec.block_size,
+                "tokens_per_row": spec.compress_ratio,
+                "rows_per_page": spec.rows_per_page,
+                "row_bytes": spec.row_bytes,
+                "payload_bytes": spec.payload_bytes,
+                "page_bytes": spec.page_bytes,
+                "padding_bytes": spec.page_bytes - spec.payload_bytes,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def groups_table(slab: SlabLayout) -> pd.DataFrame:
+    """One row per cache group: what it holds, and where its share of a block goes.
+
+    `payload_bytes + page_padding_bytes + unused_bytes` is the block stride.
+    """
+    rows = []
+    for group_id, group in enumerate(slab.groups):
+        payload = group.payload_bytes
+        rows.append(
+            {
+                "group": group_id,
+                "caches": ", ".join(dict.fromkeys(role_of(layer) for layer in group.layers)),
+                "num_layers": len(group.layers),
+                "block_size_tokens": group.block_size,
+                "group_bytes": group.group_bytes,
+                "payload_bytes": payload,
+                "page_padding_bytes": group.group_bytes - payload,
+                "unused_bytes": slab.unused_bytes(group_id),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _page_row(page: PlacedPage) -> dict[str, object]:
+    spec = page.layer.spec
+    return {
+        "layer": page.layer.name,
+        "cache": role_of(page.layer),
+        "group": page.group_id,
+        "offset_bytes": page.offset,
+        "block_size_tokens": spec.block_size,
+        "rows_per_page": spec.rows_per_page,
+        "row_bytes": spec.row_bytes,
+        "payload_bytes": page.payload_bytes,
+        "page_bytes": page.page_bytes,
+        "padding_bytes": page.padding_bytes,
+    }
+
+
+def slab_pages_table(slab: SlabLayout) -> pd.DataFrame:
+    """One row per cache layer: its place in the block and its bytes."""
+    return pd.DataFrame([_page_row(page) for page in slab.pages])
+
+
+def _setup_columns(setup: Setup) -> dict[str, object]:
+    return {"model": setup.model, "backend": setup.backend, "indexer": setup.indexer, "slab": setup.slab}
+
+
+def pages_table() -> pd.DataFrame:
+    """One row per cache layer of DeepSeek-V4-Pro, before and after PR 48993, both backends."""
+    rows = []
+    for setup in (make(backend) for backend in BUDGETS for make in (before, after)):
+        for page in slab_of(setup).pages:
+            rows.append(_setup_columns(setup) | _page_row(page) | {"source": COMPUTED})
+    return pd.DataFrame(rows)
+
+
+def strides_table() -> pd.DataFrame:
+    """Block stride of every preset, backend, row format and generation."""
+    setups = [
+        Setup(model=model, backend=backend, indexer=indexer, slab=slab)
+        for model in PRESETS
+        for backend in BACKENDS
+        for indexer in INDEXER_FORMATS
+        for slab in GENERATIONS
+    ]
+    rows = []
+    for setup in setups:
+        slab = slab_of(setup)
+        rows.append(
+            _setup_columns(setup)
+            | {
+                "num_layers": sum(len(group.layers) for group in slab.groups),
+                "num_groups": len(slab.groups),
+                "block_stride_bytes": slab.block_stride,
+                "largest_group_bytes": max(group.group_bytes for group in slab.groups),
+                "padding_bytes": slab.padding_bytes,
+                "source": COMPUTED,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def published_table() -> pd.DataFrame:
+    """Every published number beside the one derived here."""
+    rows = []
+    for item in reproduce():
+        number = item.number
+        rows.append(
+            {
+                "id": number.id,
+                "quantity": number.quantity,
+                **_setup_columns(number.setup),
+                "published": number.value,
+                "derived": item.derived,
+                "difference": str(item.difference),
+                "unit": number.unit,
+                "verdict": "matches" if item.matches else "differs",
+                "source": number.source,
+                "url": number.url,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def gb200_table() -> pd.DataFrame:
+    """The headline: blocks of DeepSeek-V4-Pro on GB200 before and after PR 48993."""
+    rows = []
+    for backend, budget in BUDGETS.items():
+        old, new = slab_of(before(backend)), slab_of(after(backend))
+        interval = budget_interval(backend)
+        num_old, num_new = (interval.low_bytes // slab.block_stride for slab in (old, new))
+        rows.append(
+            {
+                "model": before(backend).model,
+                "backend": backend,
+                "budget_printed_gib": budget.printed_gib,
+                "budget_low_bytes": interval.low_bytes,
+                "budget_high_bytes": interval.high_bytes,
+                "stride_before_bytes": old.block_stride,
+                "stride_after_bytes": new.block_stride,
+                "stride_change_percent": percent(Fraction(new.block_stride, old.block_stride)),
+                "num_blocks_before": num_old,
+                "num_blocks_after": num_new,
+                "num_blocks_change_percent": percent(Fraction(num_new, num_old)),
+                "source": f"{budget.source} (budgets); {COMPUTED}",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def ablation_table(
+    max_model_len: int = MILLION_TOKENS, max_in_flight_tokens: int = IN_FLIGHT_TOKENS
+) -> pd.DataFrame:
+    """Planner x row format: what each half of PR 48993 does alone.
+
+    `max_concurrency` is blocks over blocks per request (the `block_sum` formula)
+    for a request of `max_model_len` tokens with `max_in_flight_tokens` in flight.
+    """
+    rows = []
+    for backend in BUDGETS:
+        budget = budget_interval(backend).low_bytes
+        baseline = budget // slab_of(before(backend)).block_stride
+        for slab_name in ("bucketed", "overlay"):
+            for indexer in INDEXER_FORMATS:
+                setup = Setup(model="deepseek-v4-pro", backend=backend, indexer=indexer, slab=slab_name)
+                slab = slab_of(setup)
+                num_blocks = budget // slab.block_stride
+                needed = sum(
+                    request_blocks(
+                        slab, max_model_len=max_model_len, max_in_flight_tokens=max_in_flight_tokens
+                    )
+                )
+                rows.append(
+                    _setup_columns(setup)
+                    | {
+                        "num_groups": len(slab.groups),
+                        "block_stride_bytes": slab.block_stride,
+                        "num_blocks": num_blocks,
+                        "num_blocks_change_percent": percent(Fraction(num_blocks, baseline)),
+                        "max_model_len_tokens": max_model_len,
+                        "max_in_flight_tokens": max_in_flight_tokens,
+                        "blocks_per_request": needed,
+                        "max_concurrency": float(round(Fraction(num_blocks, needed), 3)),
+                        "source": COMPUTED,
+                    }
+                )
+    return pd.DataFrame(rows)
+
+
+def compare_table(
+    stacks: Iterable[tuple[str, Sequence[CacheLayer]]], budget_bytes: int, *, packed: bool = False
+) -> pd.DataFrame:
+    """Every generation on every stack of layers, at one budget.
+
+    Args:
+        stacks: `(label, layers)`; the label names the row format.
+        budget_bytes: Bytes for the pool.
+        packed: Opt in to packing where the engine does not pack by itself.
+
+    Columns: slab, rows, num_groups, block_stride_bytes, num_blocks, change_percent,
+    refused.  `change_percent` is the change of num_blocks from the bucketed slab of
+    the first stack.  A generation that refuses a stack has its reason in `refused`
+    and no numbers.
+    """
+    stacks = list(stacks)
+    rows: list[dict[str, object]] = []
+    blocks: dict[tuple[str, str], int] = {}
+    for generation in GENERATIONS.values():
+        for label, layers in stacks:
+            row: dict[str, object] = {"slab": generation.name, "rows": label, "refused": ""}
+            rows.append(row)
+            try:
+                slab = generation.lay_out(layers, packed=packed)
+            except RefusedError as error:
+                row["refused"] = str(error)
+                continue
+            blocks[generation.name, label] = num_blocks = budget_bytes // slab.block_stride
+            row |= {
+                "num_groups": len(slab.groups),
+                "block_stride_bytes": slab.block_stride,
+                "num_blocks": num_blocks,
+            }
+    baseline = blocks.get(("bucketed", stacks[0][0]), 0)
+    for row in rows:
+        num_blocks = blocks.get((str(row["slab"]), str(row["rows"])), 0)
+        if baseline and num_blocks:
+            row["change_percent"] = percent(Fraction(num_blocks, baseline))
+    columns = ["slab", "rows", "num_groups", "block_stride_bytes", "num_blocks", "change_percent", "refused"]
+    frame = pd.DataFrame(rows, columns=columns)
+    return frame.astype(dict.fromkeys(columns[2:5], "Int64"))
