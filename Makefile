@@ -63,13 +63,15 @@ test: $(TEST_STAMP) ## everything CI checks: lint, type, unit, check-book
 	$(MAKE) --no-print-directory unit
 	$(MAKE) --no-print-directory check-book
 
-# --all reads every page again, so that a warning of an earlier run cannot be missed; unchanged chapters
-# still come from the execution cache. The import lets matplotlib build its font cache (with a message) now.
+# Every page is read and written anew, so that no warning and no page of an earlier run is left over;
+# unchanged chapters still come from the execution cache, which is emptied when the library changed.
+# The import lets matplotlib build its font cache now: it may print a message, which a chapter must not.
 book: $(BOOK_STAMP) ## run the chapters and build the HTML book
 	@sum=$$($(inputs_sum)); \
 	if [ "$$sum" != "$$(cat $(INPUTS_STAMP) 2>/dev/null)" ]; then \
 	  rm -rf book/_build && mkdir -p book/_build && echo "$$sum" > $(INPUTS_STAMP); \
 	fi
+	@rm -rf $(SITE)
 	@$(BIN)/python -c 'import matplotlib.font_manager'
 	$(BIN)/jupyter-book build --all -W -n --keep-going book
 	@echo "Open the book: file://$(abspath $(SITE))/index.html"

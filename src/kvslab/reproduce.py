@@ -11,7 +11,7 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from fractions import Fraction
 from functools import lru_cache
 
-from kvslab.errors import PlanError
+from kvslab.errors import InputError, PlanError
 from kvslab.generations import generation_named
 from kvslab.intmath import UNIT_BYTES, cdiv
 from kvslab.models import load_layers
@@ -76,8 +76,11 @@ def budget_interval(backend: str) -> BudgetInterval:
     """Budgets that print as the published figure and give both published counts.
 
     Raises:
+        InputError: No budget is published for the backend.
         PlanError: There is none: the published numbers contradict the planner.
     """
+    if backend not in BUDGETS:
+        raise InputError("backend", backend, f"one of {', '.join(BUDGETS)}")
     counts = [
         (int(number.value), slab_of(number.setup).block_stride)
         for number in STATED
