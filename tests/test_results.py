@@ -83,3 +83,8 @@ def test_a_changed_file_is_noticed(tmp_path: Path) -> None:
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"results directory: got .*, need a directory that exists"):
         write_results(tmp_path / "missing")
+
+
+def test_the_readme_shows_the_computed_headline() -> None:
+    readme = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
+    assert (RESULTS / "gb200_blocks.md").read_text(encoding="utf-8") in readme

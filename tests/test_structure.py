@@ -28,6 +28,7 @@ ROOMS = (
     "tables",
     "results",
     "plots",
+    "book",
     "cli",
 )
 FILES = sorted(ROOT.rglob("*.py"))

@@ -24,7 +24,8 @@ from kvslab.layers import CacheLayer, layers_from_json, layers_to_json
 from kvslab.models import DEFAULT_BACKEND, DEFAULT_INDEXER, is_layer_file, layers_from_config, read_model
 from kvslab.outputs import write_atomically
 from kvslab.plan import Plan
-from kvslab.reproduce import reproduce
+from kvslab.published import after, before
+from kvslab.reproduce import reproduce, slab_of
 from kvslab.results import stale_results, write_results
 from kvslab.slab import SlabLayout
 from kvslab.tables import compare_table, groups_table, layers_table
@@ -272,8 +273,14 @@ def reproduce_command(as_json: AsJson = False) -> None:
 
 @results_app.command(name="write")
 def results_write(directory: Directory = Path("results")) -> None:
-    """Compute every table and write it."""
-    for path in write_results(directory):
+    """Compute every table and write it, and draw the slab before and after PR 48993."""
+    from kvslab.plots import save_figure, slab_figure  # matplotlib loads slowly
+
+    paths = write_results(directory)
+    slabs = [("before", slab_of(before("flashinfer"))), ("after", slab_of(after("flashinfer")))]
+    picture = directory / "slab_before_after.svg"
+    save_figure(slab_figure(slabs), picture)
+    for path in (*paths, picture):
         print(path)
 
 

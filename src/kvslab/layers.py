@@ -10,6 +10,7 @@ A *layer file* is the JSON form of a stack of layers: the way in for any model
 that has no entry in `kvslab.models`.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -164,11 +165,9 @@ def checked_stack(layers: Iterable[CacheLayer]) -> tuple[CacheLayer, ...]:
     stack = tuple(layers)
     if not 1 <= len(stack) <= MAX_LAYERS:
         raise InputError("layers", len(stack), f"1 to {MAX_LAYERS:,} layers")
-    seen: set[str] = set()
-    for layer in stack:
-        if layer.name in seen:
-            raise InputError("layers", layer.name, "a name that no other layer has")
-        seen.add(layer.name)
+    if len({layer.name for layer in stack}) < len(stack):
+        twice = next(name for name, count in Counter(layer.name for layer in stack).items() if count > 1)
+        raise InputError("layers", twice, "a name that no other layer has")
     return stack
 
 

@@ -18,7 +18,7 @@ def headline_figure(frame: pd.DataFrame) -> Axes:
         frame: `kvslab.tables.gb200_table()`.
     """
     use_style()
-    _, ax = plt.subplots(figsize=(8, 0.95 * len(frame) + 0.6))
+    _, ax = plt.subplots(figsize=(7.6, 0.95 * len(frame) + 0.6))
     for y, row in enumerate(frame.to_dict("records")):
         for shift, count, colour, when in (
             (-0.2, row["num_blocks_before"], BEFORE, "before"),
@@ -52,7 +52,7 @@ def interval_figure(rows: Sequence[tuple[str, BudgetInterval]], marks: Sequence[
         marks: `(label, budget_bytes)`, drawn as dashed lines.
     """
     use_style()
-    _, ax = plt.subplots(figsize=(9, 0.5 * len(rows) + 1.1))
+    _, ax = plt.subplots(figsize=(7.6, 0.5 * len(rows) + 1.1))
     mib = 1024 * 1024
     origin = min(interval.low_bytes for _, interval in rows)
     for y, (label, interval) in enumerate(rows):
@@ -88,14 +88,14 @@ def ablation_figure(frame: pd.DataFrame) -> Axes:
         frame: `kvslab.tables.ablation_table()`, one backend.
     """
     use_style()
-    _, axes = plt.subplots(1, 2, figsize=(9, 2.6), sharey=True)
+    _, axes = plt.subplots(1, 2, figsize=(7.6, 2.6), sharey=True)
     names = [f"{row.slab}, {row.indexer}" for row in frame.itertuples()]
     colours = [
         AFTER if row.slab == "overlay" and row.indexer == "mxfp4" else BEFORE for row in frame.itertuples()
     ]
     for ax, column, text, label in (
         (axes[0], "num_blocks", "{:,.0f}", "blocks"),
-        (axes[1], "max_concurrency", "{:.2f}", "requests of 1M tokens (blocks / blocks per request)"),
+        (axes[1], "max_concurrency", "{:.2f}", "requests of 1M tokens"),
     ):
         ax.barh(names, frame[column], color=colours, height=0.62)
         for y, value in enumerate(frame[column]):

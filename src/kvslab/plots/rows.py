@@ -13,7 +13,7 @@ from kvslab.plots.style import BOUND, HATCH, use_style
 def rows_figure(rows: Sequence[RowFormat]) -> Axes:
     """Draw row formats to scale, one bar each, a box for every part and its bytes."""
     use_style()
-    _, ax = plt.subplots(figsize=(9, 0.62 * len(rows) + 0.7))
+    _, ax = plt.subplots(figsize=(7.6, 0.62 * len(rows) + 0.7))
     palette = ("#0072B2", "#E69F00", "#CC79A7")
     longest = max(row.row_bytes for row in rows)
     for y, row in enumerate(rows):
@@ -45,7 +45,7 @@ def rows_figure(rows: Sequence[RowFormat]) -> Axes:
 def microblock_figure() -> Axes:
     """Draw the MXFP4 indexer row bit by bit: one byte, one microblock, one row."""
     use_style()
-    _, axes = plt.subplots(3, 1, figsize=(9, 4.6), height_ratios=(1.25, 1, 1))
+    _, axes = plt.subplots(3, 1, figsize=(7.6, 4.6), height_ratios=(1.25, 1, 1))
     bits, block, row = axes
     names = ("sign", "exp", "exp", "man")
     for nibble in range(2):
@@ -97,7 +97,7 @@ def page_figure(pages: Sequence[tuple[str, Sequence[tuple[str, int]]]]) -> Axes:
         pages: `(name, ((part, bytes), ...))`; a part named `padding` is hatched.
     """
     use_style()
-    _, ax = plt.subplots(figsize=(9, 0.6 * len(pages) + 0.8))
+    _, ax = plt.subplots(figsize=(7.6, 0.6 * len(pages) + 0.8))
     palette = {"values": "#0072B2", "scales": "#E69F00", "rows": "#0072B2"}
     longest = max(sum(size for _, size in parts) for _, parts in pages)
     seen: dict[str, Patch] = {}

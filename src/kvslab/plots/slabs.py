@@ -87,7 +87,7 @@ def slab_figure(slabs: Sequence[tuple[str, SlabLayout]], *, zoom_bytes: int = 0)
     panels = [*slabs, slabs[-1]] if zoom_bytes else list(slabs)
     heights = [len(slab.groups) + 1.2 for _, slab in panels]
     figure, axes = plt.subplots(
-        len(panels), 1, figsize=(9, 0.34 * sum(heights) + 0.9), height_ratios=heights, squeeze=False
+        len(panels), 1, figsize=(7.6, 0.34 * sum(heights) + 0.9), height_ratios=heights, squeeze=False
     )
     for ax, (name, slab) in zip(axes[:, 0], slabs, strict=False):
         _slab_panel(ax, name, slab, widest)
@@ -110,7 +110,7 @@ def slab_figure(slabs: Sequence[tuple[str, SlabLayout]], *, zoom_bytes: int = 0)
     roles = dict.fromkeys(role_of(page.layer) for _, slab in slabs for page in slab.pages)
     handles = [Patch(facecolor=COLOURS[role], label=role) for role in COLOURS if role in roles]
     handles.append(Patch(facecolor="none", edgecolor=BOUND, hatch=HATCH, label="no row uses it"))
-    figure.legend(handles=handles, loc="outside upper left", ncols=6, handlelength=1.2, columnspacing=1.2)
+    figure.legend(handles=handles, loc="outside upper left", ncols=3, handlelength=1.2, columnspacing=1.2)
     first: Axes = axes[0, 0]
     return first
 
@@ -128,7 +128,7 @@ def padding_figure(frames: Sequence[tuple[str, pd.DataFrame]]) -> Axes:
         1,
         sharex=True,
         squeeze=False,
-        figsize=(9, 0.42 * sum(heights) + 0.7),
+        figsize=(7.6, 0.42 * sum(heights) + 0.7),
         height_ratios=heights,
     )
     parts = (

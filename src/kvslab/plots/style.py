@@ -39,7 +39,7 @@ def use_style() -> None:
 
 
 def save_figure(ax: Axes, path: Path) -> None:
-    """Save the figure of an `Axes`, whole or not at all; the suffix picks the format.
+    """Save the figure of an `Axes` on white, whole or not at all; the suffix picks the format.
 
     Raises:
         InputError: The suffix is none of .svg, .pdf and .png, or the file cannot be written.
@@ -50,7 +50,7 @@ def save_figure(ax: Axes, path: Path) -> None:
     figure = ax.get_figure(root=True)
     assert figure is not None  # an Axes that a function here returns has one
     metadata = {"Date": None} if path.suffix == ".svg" else {}
-    figure.savefig(stream, format=path.suffix[1:], metadata=metadata, bbox_inches="tight")
+    figure.savefig(stream, format=path.suffix[1:], metadata=metadata, bbox_inches="tight", facecolor="white")
     plt.close(figure)
     write_atomically(path, stream.getvalue())
 
