@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import pandas as pd
 
-from kvslab.capacity import request_blocks
+from kvslab.capacity import Load, blocks_per_request
 from kvslab.errors import RefusedError
 from kvslab.formats import BACKENDS, INDEXER_FORMATS
 from kvslab.generations import GENERATIONS
@@ -232,6 +232,7 @@ def ablation_table(
     `max_concurrency` is blocks over blocks per request (the `block_sum` formula)
     for a request of `max_model_len` tokens with `max_in_flight_tokens` in flight.
     """
+    load = Load.of(max_model_len, max_in_flight_tokens=max_in_flight_tokens)
     rows = []
     for backend in BUDGETS:
         budget = budget_interval(backend).low_bytes
@@ -241,11 +242,7 @@ def ablation_table(
                 setup = Setup(model="deepseek-v4-pro", backend=backend, indexer=indexer, slab=slab_name)
                 slab = slab_of(setup)
                 num_blocks = budget // slab.block_stride
-                needed = sum(
-                    request_blocks(
-                        slab, max_model_len=max_model_len, max_in_flight_tokens=max_in_flight_tokens
-                    )
-                )
+                needed = sum(blocks_per_request(slab.groups, load))
                 rows.append(
                     _setup_columns(setup)
                     | {
