@@ -102,12 +102,12 @@ def test_reproduce_fails_on_a_mismatch(
 ) -> None:
     from dataclasses import replace
 
-    from kvslab import cli
+    from kvslab.cli import records
     from kvslab.published import STATED
     from kvslab.reproduce import reproduce
 
     wrong = reproduce([replace(STATED[0], value="133")])
-    monkeypatch.setattr(cli, "reproduce", lambda: wrong)
+    monkeypatch.setattr(records, "reproduce", lambda: wrong)
     code, out, _ = run(capsys, "reproduce")
     assert code == 1 and "differs" in out
 
@@ -200,3 +200,24 @@ def test_the_installed_command() -> None:
         check=True,
     )
     assert done.stdout.startswith("kvslab 0.")
+
+
+def test_plan_says_what_it_serves(capsys: pytest.CaptureFixture[str]) -> None:
+    """The 0.27.0 answers of the vector gb200-flashinfer-mxfp4, and the null block by hand."""
+    options = ("--budget", "28410134921", "--max-model-len", "1048576", "--max-in-flight-tokens", "8192")
+    plan = run_json(capsys, "plan", "deepseek-v4-pro", *options)
+    assert plan["blocks_per_request"] == [4096, 131, 131, 1041, 2051]
+    assert plan["admission_bytes"] == {"tuple": 8_868_480_000, "stride": 9_154_560_000}
+    assert plan["max_concurrency"]["block_sum"] == pytest.approx(3.1033557046979867)
+    assert plan["max_concurrency"]["steady"] == pytest.approx((23_119 - 128 - 128 - 1024 - 2048) / 4122)
+    assert plan["auto_fit_max_model_len"] == {"engine": 1_048_576, "exact": 1_048_576}
+    rows = run_json(capsys, "compare", "deepseek-v4-pro", *options, "--dcp", "2")["plans"]
+    assert rows[0]["dcp"] == 2 and rows[0]["blocks_per_request"][0] == 2048
+
+
+def test_a_layer_file_needs_a_length(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "layers.json"
+    run(capsys, "layers", "deepseek-v4-pro", "-o", str(path))
+    assert run_json(capsys, "plan", str(path), "--budget", "1GiB")["max_concurrency"] is None
+    told = run_json(capsys, "plan", str(path), "--budget", "1GiB", "--max-model-len", "100")
+    assert told["max_concurrency"]["steady"] >= 0

@@ -23,8 +23,13 @@ ROOMS = (
     "generations",
     "plan",
     "capacity",
+    "workers",
+    "summary",
+    "simulate",
     "published",
     "reproduce",
+    "enginelog",
+    "explain",
     "tables",
     "results",
     "plots",
@@ -32,7 +37,7 @@ ROOMS = (
     "cli",
 )
 FILES = sorted(ROOT.rglob("*.py"))
-PLANNING = ("intmath", "layers", "models", "groups", "slab", "generations", "plan", "capacity")
+PLANNING = ("intmath", "layers", "models", "groups", "slab", "generations", "plan", "capacity", "workers")
 # True division is exact on a Fraction; these modules use it on nothing else.
 FRACTIONS = ("capacity",)
 

@@ -20,15 +20,13 @@ and since PR 48317; `steady` is this project's.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
 
 from kvslab.errors import InputError
+from kvslab.generations import Formula, Price
 from kvslab.groups import CacheGroup
 from kvslab.intmath import MAX_INT, cdiv, checked_int
 from kvslab.layers import FullHistory, LocalChunk, RecurrentState, SlidingWindow
 
-Formula = Literal["legacy", "block_sum", "steady"]
-Price = Literal["tuple", "stride"]
 FORMULAS: tuple[Formula, ...] = ("legacy", "block_sum", "steady")
 PRICES: tuple[Price, ...] = ("tuple", "stride")
 

@@ -7,12 +7,12 @@ in `GENERATIONS`.
 from collections.abc import Mapping
 
 from kvslab.errors import InputError
-from kvslab.generations.base import Generation
+from kvslab.generations.base import Formula, Generation, Price
 from kvslab.generations.bucketed import BUCKETED
 from kvslab.generations.overlay import OVERLAY
 from kvslab.generations.padded import PADDED
 
-__all__ = ["GENERATIONS", "Generation", "generation_named"]
+__all__ = ["GENERATIONS", "Formula", "Generation", "Price", "generation_named"]
 
 GENERATIONS: Mapping[str, Generation] = {g.name: g for g in (PADDED, BUCKETED, OVERLAY)}
 

@@ -1,11 +1,17 @@
-"""What a generation of the engine is: a grouping rule and a packing rule, as one value."""
+"""What a generation of the engine is: how it groups, packs, prices and counts, as one value."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from kvslab.groups import CacheGroup, group_other_hybrid, is_latent_stack
 from kvslab.layers import CacheLayer, checked_stack
 from kvslab.slab import SlabLayout, pack_ranks
+
+Formula = Literal["legacy", "block_sum", "steady"]
+"""How concurrency is counted, see `kvslab.capacity.max_concurrency`."""
+Price = Literal["tuple", "stride"]
+"""What admission charges for a block, see `kvslab.capacity.block_price_bytes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +24,8 @@ class Generation:
         rule: One sentence: what sets the block stride.
         group: Layers of a latent stack -> groups.
         pack: Groups -> slab.
+        price: What its admission charges for a block.
+        formula: How its log counts concurrency.
         packs_other_hybrids: Whether `pack` serves stacks without sliding-window
             MLA layers too, once packing is opted in (`enable_cross_layers_blocks`).
     """
@@ -27,6 +35,8 @@ class Generation:
     rule: str
     group: Callable[[Sequence[CacheLayer]], tuple[CacheGroup, ...]]
     pack: Callable[[Sequence[CacheGroup]], SlabLayout]
+    price: Price
+    formula: Formula
     packs_other_hybrids: bool = True
 
     def lay_out(self, layers: Sequence[CacheLayer], *, packed: bool = False) -> SlabLayout:
@@ -40,8 +50,21 @@ class Generation:
             InputError: The stack is empty or two layers share a name.
             RefusedError: This generation refuses the stack.
         """
+        return self.pack_groups(self.group_layers(layers), packed=packed)
+
+    def group_layers(self, layers: Sequence[CacheLayer]) -> tuple[CacheGroup, ...]:
+        """Group a stack of layers.
+
+        Raises:
+            InputError: The stack is empty or two layers share a name.
+            RefusedError: This generation refuses the stack.
+        """
         stack = checked_stack(layers)
-        if is_latent_stack(stack):
-            return self.pack(self.group(stack))
-        groups = group_other_hybrid(stack)
-        return self.pack(groups) if packed and self.packs_other_hybrids else pack_ranks(groups)
+        return self.group(stack) if is_latent_stack(stack) else group_other_hybrid(stack)
+
+    def pack_groups(self, groups: Sequence[CacheGroup], *, packed: bool = False) -> SlabLayout:
+        """Pack groups into a slab: by this generation's rule, or by rank where it does not pack."""
+        latent = any(is_latent_stack(group.layers) for group in groups)
+        if latent or (packed and self.packs_other_hybrids):
+            return self.pack(groups)
+        return pack_ranks(groups)

@@ -88,4 +88,6 @@ BUCKETED = Generation(
     rule="every page size keeps as many slots as the group that has most layers of it",
     group=group,
     pack=pack,
+    price="tuple",
+    formula="legacy",
 )

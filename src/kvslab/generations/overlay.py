@@ -31,4 +31,6 @@ OVERLAY = Generation(
     rule="the largest group, every group packed from byte 0",
     group=group,
     pack=pack_dense,
+    price="tuple",
+    formula="block_sum",
 )

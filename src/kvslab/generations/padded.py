@@ -20,9 +20,9 @@ from kvslab.slab import SlabLayout
 
 
 def pack(groups: Sequence[CacheGroup]) -> SlabLayout:
-    """Lay out T slots of every page size that the first group has."""
+    """Lay out T slots of every page size; the first group has them all, unless a stage lacks it."""
     num_slots = max(members.num_tuples for members in groups)
-    depth = dict.fromkeys(groups[0].page_bytes, num_slots)
+    depth = dict.fromkeys((page for members in groups for page in members.page_bytes), num_slots)
     return pack_buckets(groups, depth, block_outermost=False)
 
 
@@ -32,5 +32,7 @@ PADDED = Generation(
     rule="every page size of the first group gets as many slots as the deepest group has layers of one size",
     group=group,
     pack=pack,
+    price="tuple",
+    formula="legacy",
     packs_other_hybrids=False,
 )

@@ -96,6 +96,17 @@ def read_model(model: str) -> object:
     return read_json(path)
 
 
+def default_max_model_len(value: object) -> int | None:
+    """The longest request that a parsed `config.json` is made for, tokens; None where it does not say.
+
+    Raises:
+        InputError: `max_position_embeddings` is no positive integer.
+    """
+    if is_layer_file(value) or not isinstance(value, dict):
+        return None
+    return Fields(value, "config").optional_integer("max_position_embeddings")
+
+
 def load_layers(
     model: str,
     *,

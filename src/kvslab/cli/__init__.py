@@ -1,0 +1,57 @@
+"""The command line: parses, calls the library, prints. It decides nothing.
+
+Every error is one line on stderr that starts with `kvslab:`, with exit code 2.
+`reproduce` and `results verify` exit with 1 where numbers do not come out.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from kvslab.cli import explaining, planning, records
+from kvslab.errors import PlanError
+
+app = typer.Typer(
+    help="Plan, draw and check what one KV-cache block of a hybrid-attention model costs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for part in (planning, explaining, records):
+    part.register(app)
+
+
+@app.callback(invoke_without_command=True)
+def _top(show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if show_version:
+        print(f"kvslab {version('kvslab')}")
+        raise typer.Exit
+
+
+# typer carries its own click, so its exception for bad usage is reached through a public subclass.
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: Instead of `sys.argv[1:]`.
+    """
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(args=arguments, prog_name="kvslab", standalone_mode=False)
+    except PlanError as error:
+        message = str(error)
+    except _UsageError as error:
+        message = getattr(error, "format_message", error.__str__)()
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    else:
+        return code if isinstance(code, int) else 0
+    print(f"kvslab: {' '.join(message.split())}", file=sys.stderr)
+    return 2

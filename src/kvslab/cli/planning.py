@@ -1,0 +1,246 @@
+"""`kvslab plan`, `compare`, `layers` and `draw`."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kvslab.capacity import FORMULAS, Load
+from kvslab.cli.common import (
+    DEFAULT_IN_FLIGHT,
+    AsJson,
+    Backend,
+    Budget,
+    Dcp,
+    Indexer,
+    InFlight,
+    MaxModelLen,
+    Model,
+    Mtp,
+    Output,
+    Packed,
+    Slab,
+    load,
+    print_json,
+    print_table,
+    records,
+    stacks_of,
+)
+from kvslab.generations import GENERATIONS, generation_named
+from kvslab.intmath import parse_bytes
+from kvslab.layers import layers_to_json
+from kvslab.models import default_max_model_len, read_model
+from kvslab.outputs import write_atomically
+from kvslab.plan import Plan
+from kvslab.slab import SlabLayout
+from kvslab.summary import Summary, summarize
+from kvslab.tables import compare_table, groups_table, layers_table
+
+
+def _load_of(model: str, max_model_len: int | None, in_flight: int, dcp: int) -> Load | None:
+    """The load of one request length, or None where neither the user nor the model names one."""
+    length = max_model_len if max_model_len is not None else default_max_model_len(read_model(model))
+    if length is None:
+        return None
+    return Load.of(length, max_in_flight_tokens=in_flight, dcp=dcp)
+
+
+def _summary_json(summary: Summary | None, load_: Load | None) -> dict[str, Any]:
+    if summary is None or load_ is None:
+        names = (
+            "max_model_len",
+            "blocks_per_request",
+            "admission_bytes",
+            "max_concurrency",
+            "auto_fit_max_model_len",
+        )
+        return dict.fromkeys(names)
+    return {
+        "max_model_len": load_.longest,
+        "max_in_flight_tokens": load_.max_in_flight_tokens,
+        "dcp": load_.dcp,
+        "blocks_per_request": list(summary.blocks_per_request),
+        "admission_bytes": summary.admission_bytes,
+        "max_concurrency": {name: float(value) for name, value in summary.max_concurrency.items()},
+        "auto_fit_max_model_len": {"engine": summary.auto_fit_engine, "exact": summary.auto_fit_exact},
+    }
+
+
+def _groups_json(slab: SlabLayout) -> list[dict[str, Any]]:
+    return [
+        {
+            "layers": [layer.name for layer in group.layers],
+            "bytes": group.group_bytes,
+            "payload_bytes": group.payload_bytes,
+            "padding_bytes": slab.group_padding_bytes(group_id),
+            "block_size": group.block_size,
+        }
+        for group_id, group in enumerate(slab.groups)
+    ]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this file's commands."""
+    for command in (plan, compare, layers, draw):
+        app.command()(command)
+
+
+def plan(
+    model: Model,
+    budget: Budget,
+    backend: Backend = None,
+    indexer: Indexer = None,
+    slab: Slab = "overlay",
+    mtp: Mtp = None,
+    num_blocks_override: Annotated[
+        int | None, typer.Option(help="Take this many blocks, whatever the budget.")
+    ] = None,
+    max_model_len: MaxModelLen = None,
+    max_in_flight_tokens: InFlight = DEFAULT_IN_FLIGHT,
+    dcp: Dcp = 1,
+    packed: Packed = False,
+    as_json: AsJson = False,
+) -> None:
+    """Plan one slab: block stride, groups, the blocks that a budget holds and what they serve."""
+    generation = generation_named(slab)
+    layout = generation.lay_out(load(model, backend, indexer, mtp), packed=packed)
+    planned = Plan(slab=layout, budget_bytes=parse_bytes(budget), num_blocks_override=num_blocks_override)
+    requests = _load_of(model, max_model_len, max_in_flight_tokens, dcp)
+    summary = summarize(planned, generation, requests) if requests else None
+    if as_json:
+        print_json(_plan_json(model, slab, planned) | _summary_json(summary, requests))
+        return
+    rows = records(groups_table(layout))
+    if summary:
+        for row, count in zip(rows, summary.blocks_per_request, strict=True):
+            row["blocks_per_request"] = count
+    print_table(f"{model}, {slab} slab", rows)
+    print(f"block stride   {layout.block_stride:,} bytes")
+    print(f"blocks         {planned.num_blocks:,} in {planned.budget_bytes:,} bytes (one is the null block)")
+    print(f"left over      {planned.remaining_bytes:,} bytes")
+    if summary and requests:
+        _print_summary(summary, requests)
+
+
+def _print_summary(summary: Summary, requests: Load) -> None:
+    print(f"one request    {requests.longest:,} tokens, {sum(summary.blocks_per_request):,} blocks")
+    for price, size in summary.admission_bytes.items():
+        print(f"its price      {size:,} bytes ({price})")
+    for formula, count in summary.max_concurrency.items():
+        print(f"requests       {float(count):,.2f} ({formula})")
+    print(f"longest        {summary.auto_fit_engine:,} tokens (engine), {summary.auto_fit_exact:,} (exact)")
+
+
+def _plan_json(model: str, slab: str, planned: Plan) -> dict[str, Any]:
+    layout = planned.slab
+    return {
+        "model": model,
+        "slab": slab,
+        "budget_bytes": planned.budget_bytes,
+        "block_stride": layout.block_stride,
+        "num_blocks": planned.num_blocks,
+        "remaining_bytes": planned.remaining_bytes,
+        "groups": _groups_json(layout),
+        "offsets": layout.offset_of,
+        "padding_bytes": layout.padding_bytes,
+        "tensors": [
+            {
+                "layers": list(tensor.layers),
+                "group": tensor.group_id,
+                "offset": tensor.offset,
+                "layer_stride": tensor.layer_stride,
+                "block_stride": tensor.block_stride,
+                "payload_bytes": tensor.payload_bytes,
+            }
+            for tensor in planned.tensors
+        ],
+    }
+
+
+def compare(
+    model: Model,
+    budget: Budget,
+    backend: Backend = None,
+    mtp: Mtp = None,
+    max_model_len: MaxModelLen = None,
+    max_in_flight_tokens: InFlight = DEFAULT_IN_FLIGHT,
+    dcp: Dcp = 1,
+    packed: Packed = False,
+    as_json: AsJson = False,
+) -> None:
+    """Plan every generation with every indexer row format, side by side."""
+    budget_bytes = parse_bytes(budget)
+    stacks = stacks_of(model, backend, None, mtp)
+    requests = _load_of(model, max_model_len, max_in_flight_tokens, dcp)
+    rows = records(compare_table(list(stacks.items()), budget_bytes, packed=packed))
+    summaries = []
+    for row in rows:
+        summary = None
+        if requests and not row["refused"] and row["num_blocks"]:
+            generation = GENERATIONS[row["slab"]]
+            layout = generation.lay_out(stacks[row["rows"]], packed=packed)
+            summary = summarize(Plan(slab=layout, budget_bytes=budget_bytes), generation, requests)
+        summaries.append(summary)
+    if as_json:
+        plans = [
+            {"block_stride": row.pop("block_stride_bytes"), **row} | _summary_json(summary, requests)
+            for row, summary in zip(rows, summaries, strict=True)
+        ]
+        print_json({"model": model, "budget_bytes": budget_bytes, "plans": plans})
+        return
+    shown = []
+    for row, summary in zip(rows, summaries, strict=True):
+        line = {key: value for key, value in row.items() if key != "refused"}
+        if requests:
+            line["blocks_per_request"] = sum(summary.blocks_per_request) if summary else None
+            for formula in FORMULAS:
+                line[f"{formula}_requests"] = float(summary.max_concurrency[formula]) if summary else None
+        shown.append(line)
+    title = f"{model}, {budget_bytes:,} bytes"
+    if requests:
+        title += f", requests of {requests.longest:,} tokens, {requests.max_in_flight_tokens:,} in flight"
+    print_table(title, shown)
+    for row in rows:
+        if row["refused"]:
+            print(f"{row['slab']} refuses {row['rows']}: {row['refused']}")
+
+
+def layers(
+    model: Model,
+    backend: Backend = None,
+    indexer: Indexer = None,
+    mtp: Mtp = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the layer file here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a model's cache layers, or export them as a layer file."""
+    stack = load(model, backend, indexer, mtp)
+    if output is not None:
+        write_atomically(output, json.dumps(layers_to_json(stack), indent=1) + "\n")
+        print(f"{len(stack)} layers written to {output}")
+    elif as_json:
+        print_json(layers_to_json(stack))
+    else:
+        print_table(f"{model}: {len(stack)} cache layers", records(layers_table(stack)))
+
+
+def draw(
+    model: Model,
+    output: Output,
+    backend: Backend = None,
+    indexer: Indexer = None,
+    slab: Annotated[
+        list[str] | None, typer.Option(help="Generation; repeat it to draw several on one scale.")
+    ] = None,
+    mtp: Mtp = None,
+    packed: Packed = False,
+) -> None:
+    """Draw a slab to scale."""
+    from kvslab.plots import save_figure, slab_figure  # matplotlib loads slowly
+
+    stack = load(model, backend, indexer, mtp)
+    names = slab or ["overlay"]
+    slabs = [(name, generation_named(name).lay_out(stack, packed=packed)) for name in names]
+    save_figure(slab_figure(slabs), output)
+    print(f"{', '.join(names)} drawn to {output}")

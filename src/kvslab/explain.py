@@ -1,0 +1,308 @@
+"""Explain a serving engine's startup log: which planner and formula give each line, and what would fit.
+
+A printed memory figure is rounded to 0.01 GiB, so it stands for an interval of
+budgets and a handful of block counts.  A line is *reproduced* by a generation and a
+formula where one of those counts gives exactly the printed number.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from kvslab.capacity import (
+    Load,
+    admission_bytes,
+    auto_fit_max_model_len,
+    max_concurrency,
+)
+from kvslab.enginelog import EngineLog, Statement
+from kvslab.errors import InputError, RefusedError
+from kvslab.generations import GENERATIONS, Formula, Generation
+from kvslab.intmath import UNIT_BYTES
+from kvslab.layers import CacheLayer
+from kvslab.reproduce import BudgetInterval, printed_interval, printed_like
+from kvslab.slab import SlabLayout
+
+LOGGED_FORMULAS: tuple[Formula, ...] = ("legacy", "block_sum")
+CHECKED = ("cache_tokens", "concurrency", "num_blocks", "needed_gib", "estimated_length", "fitted_length")
+MAX_COUNTS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One way to read the log: a planner, a row format, the tokens in flight.
+
+    Args:
+        rows: Label of the stack of layers.
+        generation: The planner.
+        slab: Its slab.
+        load: Length and tokens in flight.
+        formula: How concurrency is counted.
+        counts: Block counts that the log allows.
+    """
+
+    rows: str
+    generation: Generation
+    slab: SlabLayout
+    load: Load
+    formula: Formula
+    counts: range
+
+    @property
+    def label(self) -> str:
+        """The reading in one line."""
+        return f"{self.generation.name}, {self.rows}, {self.load.max_in_flight_tokens:,} in flight"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """A statement of the log and the readings that give it.
+
+    Args:
+        statement: What the log says.
+        derived_by: The readings that give it exactly, in words.
+    """
+
+    statement: Statement
+    derived_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """What one pool serves, as a reader of the log should know it.
+
+    Args:
+        label: The reading.
+        block_stride: Bytes of one block.
+        num_blocks: Blocks of the pool, the fewest that the log allows; what follows is for these.
+        most_blocks: The most that the log allows.
+        formula: The engine's formula and what it gives.
+        engine: Requests by the engine's formula.
+        steady: Requests by `steady`.
+        longest_engine: Longest request by the engine's price, null block ignored; None without memory.
+        longest_exact: Longest request by the stride, null block kept.
+    """
+
+    label: str
+    block_stride: int
+    num_blocks: int
+    most_blocks: int
+    formula: Formula
+    engine: Fraction
+    steady: Fraction
+    longest_engine: int | None
+    longest_exact: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """The whole answer.
+
+    Args:
+        explained: Every checked statement.
+        fits: What the pool serves, one entry for each reading that gives most statements.
+        contradictions: What cannot hold together, in words.
+    """
+
+    explained: tuple[Explained, ...]
+    fits: tuple[Fit, ...]
+    contradictions: tuple[str, ...]
+
+
+def _in_flight(log: EngineLog, given: int | None) -> tuple[int, ...]:
+    if given is not None:
+        return (given,)
+    batched = log.integer("max_num_batched_tokens")
+    if batched is not None:
+        return (2 * batched,) if log.async_scheduling else (batched, 2 * batched)
+    return (2048, 4096, 8192, 16384)
+
+
+def _counts(log: EngineLog, stride: int) -> range:
+    stated = log.integer("num_blocks_override", "num_blocks")
+    if stated is not None:
+        return range(stated, stated + 1)
+    interval = _budget(log)
+    if interval is None:
+        return range(0)
+    low = interval.low_bytes // stride
+    high = (interval.high_bytes - 1) // stride + 1
+    return range(low, min(high, low + MAX_COUNTS))
+
+
+def _budget(log: EngineLog) -> BudgetInterval | None:
+    values = [s.value for s in log.statements if s.fact == "available_gib"]
+    # Several workers print their own; the pool is the smallest's.
+    return printed_interval(min(values, key=Fraction)) if values else None
+
+
+def _readings(
+    log: EngineLog, stacks: Mapping[str, Sequence[CacheLayer]], in_flight: int | None, dcp: int, length: int
+) -> Iterator[Reading]:
+    for generation in GENERATIONS.values():
+        for rows, layers in stacks.items():
+            try:
+                slab = generation.lay_out(layers)
+            except RefusedError:
+                continue
+            for tokens in _in_flight(log, in_flight):
+                load = Load.of(length, max_in_flight_tokens=tokens, dcp=dcp)
+                for formula in LOGGED_FORMULAS:
+                    yield Reading(
+                        rows=rows,
+                        generation=generation,
+                        slab=slab,
+                        load=load,
+                        formula=formula,
+                        counts=_counts(log, slab.block_stride),
+                    )
+
+
+def _gives(reading: Reading, statement: Statement, log: EngineLog) -> bool:
+    """Whether a reading gives exactly what the statement prints."""
+    groups, stride, load = reading.slab.groups, reading.slab.block_stride, reading.load
+    match statement.fact:
+        case "num_blocks":
+            interval = _budget(log)
+            if interval is None or log.last("num_blocks_override") is not None:
+                return False
+            count = int(statement.value)
+            return interval.low_bytes < (count + 1) * stride and count * stride < interval.high_bytes
+        case "cache_tokens" | "concurrency":
+            one = max_concurrency(groups, 1, load, reading.formula)
+            return any(_prints(statement, one * count, load.longest) for count in reading.counts)
+        case "needed_gib":
+            price = Fraction(
+                admission_bytes(groups, stride, load, reading.generation.price), UNIT_BYTES["GiB"]
+            )
+            return printed_like(price, statement.value) == statement.value
+        case "estimated_length" | "fitted_length":
+            interval = _budget(log)
+            if interval is None:
+                return False
+            shortest, longest = (
+                _longest(reading, size) for size in (interval.low_bytes, interval.high_bytes - 1)
+            )
+            return shortest <= int(statement.value) <= longest
+        case _:
+            return False
+
+
+def _prints(statement: Statement, concurrency: Fraction, length: int) -> bool:
+    if statement.fact == "cache_tokens":
+        return int(concurrency * length) == int(statement.value)
+    return printed_like(concurrency, statement.value) == statement.value
+
+
+def _longest(reading: Reading, budget_bytes: int) -> int:
+    return auto_fit_max_model_len(
+        reading.slab.groups,
+        reading.slab.block_stride,
+        budget_bytes,
+        reading.load,
+        reading.generation.price,
+        keep_null_block=False,
+    )
+
+
+def _fit(reading: Reading, log: EngineLog, statements: Sequence[Statement]) -> Fit | None:
+    counts = [
+        count
+        for count in reading.counts
+        if all(
+            _prints(
+                s,
+                max_concurrency(reading.slab.groups, count, reading.load, reading.formula),
+                reading.load.longest,
+            )
+            for s in statements
+            if s.fact in ("cache_tokens", "concurrency")
+        )
+    ]
+    if not counts:
+        counts = list(reading.counts)
+    if not counts:
+        return None
+    groups, stride, count = reading.slab.groups, reading.slab.block_stride, counts[0]
+    interval = _budget(log)
+    return Fit(
+        label=reading.label,
+        block_stride=stride,
+        num_blocks=count,
+        most_blocks=counts[-1],
+        formula=reading.formula,
+        engine=max_concurrency(groups, count, reading.load, reading.formula),
+        steady=max_concurrency(groups, count, reading.load, "steady"),
+        longest_engine=None if interval is None else _longest(reading, interval.low_bytes),
+        longest_exact=auto_fit_max_model_len(
+            groups, stride, count * stride, reading.load, "stride", keep_null_block=True
+        ),
+    )
+
+
+def explain(
+    log: EngineLog,
+    stacks: Mapping[str, Sequence[CacheLayer]],
+    *,
+    max_model_len: int | None = None,
+    max_in_flight_tokens: int | None = None,
+    dcp: int | None = None,
+) -> Explanation:
+    """Explain a log for a model.
+
+    Args:
+        log: The parsed log.
+        stacks: The model's layers, by a label for the row format.
+        max_model_len: Instead of what the log states, tokens.
+        max_in_flight_tokens: Instead of what the log's batch size implies. Without
+            either, the engine's usual batch sizes are tried.
+        dcp: Decode context parallel size, instead of what the log states.
+
+    Raises:
+        InputError: Neither the log nor the caller says how long requests are.
+    """
+    length = max_model_len or log.integer("concurrency_length", "max_model_len")
+    if length is None:
+        raise InputError("max_model_len", "no line that states it", "--max-model-len")
+    shards = dcp or log.integer("dcp") or 1
+    readings = list(_readings(log, stacks, max_in_flight_tokens, shards, length))
+    checked = [s for s in log.statements if s.fact in CHECKED]
+    scores = [0 for _ in readings]
+    explained = []
+    for statement in checked:
+        labels: dict[str, None] = {}
+        for index, reading in enumerate(readings):
+            if _gives(reading, statement, log):
+                scores[index] += 1
+                labels[_named(reading, statement)] = None
+        explained.append(Explained(statement=statement, derived_by=tuple(labels)))
+    best = max(scores, default=0)
+    fits = [
+        fit
+        for reading, score in zip(readings, scores, strict=True)
+        if best and score == best and (fit := _fit(reading, log, checked)) is not None
+    ]
+    contradictions = list(log.contradictions)
+    for item in explained:
+        if (
+            not item.derived_by
+            and item.statement.fact in ("cache_tokens", "concurrency")
+            and _budget(log) is not None
+        ):
+            contradictions.append(
+                f"{item.statement.fact} {item.statement.value} follows from the stated memory by no planner:"
+                " another model, row format, length, or number of tokens in flight"
+            )
+    return Explanation(
+        explained=tuple(explained), fits=tuple(fits), contradictions=tuple(dict.fromkeys(contradictions))
+    )
+
+
+def _named(reading: Reading, statement: Statement) -> str:
+    match statement.fact:
+        case "cache_tokens" | "concurrency":
+            return f"{reading.label}, formula {reading.formula}"
+        case "needed_gib" | "estimated_length" | "fitted_length":
+            return f"{reading.label}, price {reading.generation.price}"
+        case _:
+            return f"{reading.generation.name}, {reading.rows}"

@@ -1,0 +1,64 @@
+"""What one plan serves, in one value: what a user wants to know beside the block count.
+
+`engine` figures are what the generation's own code says; `exact` ones hold.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from kvslab.capacity import (
+    FORMULAS,
+    PRICES,
+    Load,
+    admission_bytes,
+    auto_fit_max_model_len,
+    blocks_per_request,
+    max_concurrency,
+)
+from kvslab.generations import Formula, Generation, Price
+from kvslab.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What a plan serves under a load.
+
+    Args:
+        blocks_per_request: Blocks of the longest request, per group.
+        admission_bytes: Its price, by price rule.
+        max_concurrency: Requests served at once, by formula.
+        auto_fit_engine: The longest request by the generation's own price and the whole
+            budget, the null block ignored.
+        auto_fit_exact: The longest request by the stride price in the blocks that the
+            plan has (an override counts), the null block kept.
+    """
+
+    blocks_per_request: tuple[int, ...]
+    admission_bytes: dict[Price, int]
+    max_concurrency: dict[Formula, Fraction]
+    auto_fit_engine: int
+    auto_fit_exact: int
+
+
+def summarize(plan: Plan, generation: Generation, load: Load) -> Summary:
+    """Say what a plan serves.
+
+    Args:
+        plan: The plan.
+        generation: The planner that made its slab.
+        load: The requests.
+    """
+    groups, stride = plan.slab.groups, plan.slab.block_stride
+    return Summary(
+        blocks_per_request=blocks_per_request(groups, load),
+        admission_bytes={price: admission_bytes(groups, stride, load, price) for price in PRICES},
+        max_concurrency={
+            formula: max_concurrency(groups, plan.num_blocks, load, formula) for formula in FORMULAS
+        },
+        auto_fit_engine=auto_fit_max_model_len(
+            groups, stride, plan.budget_bytes, load, generation.price, keep_null_block=False
+        ),
+        auto_fit_exact=auto_fit_max_model_len(
+            groups, stride, plan.pool_bytes, load, "stride", keep_null_block=True
+        ),
+    )

@@ -1,0 +1,103 @@
+"""Guards `steady` against wishful counting: a pool is played block by block, and must not run out."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvslab.capacity import Load, held_blocks, max_concurrency, transient_blocks
+from kvslab.errors import InputError
+from kvslab.formats import BACKENDS
+from kvslab.generations import generation_named
+from kvslab.models import PRESETS, load_layers
+from kvslab.published import after
+from kvslab.reproduce import budget_interval, slab_of
+from kvslab.simulate import Request, Simulation, poisson_requests
+
+BUDGET = 28_410_134_921
+
+
+@pytest.mark.parametrize("model", PRESETS)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("slab", ["bucketed", "overlay"])
+def test_steady_is_right_within_two_blocks_a_group(model: str, backend: str, slab: str) -> None:
+    """As many requests as `steady` says, at their worst phase: they fit, and hardly a block is left over."""
+    layout = generation_named(slab).lay_out(load_layers(model, backend=backend))
+    num_blocks = BUDGET // layout.block_stride
+    length, in_flight = 131_072, 8192
+    load = Load.of(length, max_in_flight_tokens=in_flight)
+    fitting = int(max_concurrency(layout.groups, num_blocks, load, "steady"))
+    simulation = Simulation(
+        layout.groups, num_blocks, max_num_batched_tokens=in_flight, admission="steady", prefill_first=True
+    )
+    # 130,946 tokens end where every window of the model straddles one block more than it need.
+    request = Request(arrival_step=0, prompt_tokens=length - 126, output_tokens=126)
+    result = simulation.run([request] * fitting)
+    assert result.peak_running == result.num_finished == fitting
+    assert result.num_shortfalls == 0
+    claimed = [fitting * held_blocks(g, length, load) + transient_blocks(g, load) for g in layout.groups]
+    assert all(abs(seen - said) <= 2 for seen, said in zip(result.peak_blocks, claimed, strict=True))
+    # One more request is not let in beside them.
+    more = simulation.run([request] * (fitting + 1))
+    assert more.peak_running == fitting and more.num_finished == fitting + 1
+
+
+def test_block_sum_idles_memory() -> None:
+    slab = slab_of(after("flashinfer"))
+    num_blocks = budget_interval("flashinfer").low_bytes // slab.block_stride
+    requests = [Request(arrival_step=0, prompt_tokens=120_000, output_tokens=600)] * 40
+    results = {
+        admission: Simulation(slab.groups, num_blocks, max_num_batched_tokens=8192, admission=admission).run(
+            requests
+        )
+        for admission in ("block_sum", "steady")
+    }
+    assert results["block_sum"].peak_running == 6
+    assert results["steady"].peak_running >= 36
+    assert results["block_sum"].peak_used_blocks < num_blocks // 2
+    assert results["steady"].num_shortfalls == results["block_sum"].num_shortfalls == 0
+    assert results["steady"].num_steps < results["block_sum"].num_steps
+
+
+@given(
+    seed=st.integers(0, 2**16),
+    num_blocks=st.integers(6000, 30_000),
+    in_flight=st.sampled_from([64, 500, 2048]),
+)
+@settings(deadline=None, max_examples=25)
+def test_a_pool_never_runs_out(seed: int, num_blocks: int, in_flight: int) -> None:
+    slab = slab_of(after("flashinfer"))
+    requests = poisson_requests(
+        12, steps_between=3, prompt_tokens=(5, 700, 9000), output_tokens=(1, 40, 130), seed=seed
+    )
+    result = Simulation(slab.groups, num_blocks, max_num_batched_tokens=in_flight).run(requests)
+    assert result.num_finished == 12
+    assert result.num_shortfalls == 0
+    assert result.peak_used_blocks <= num_blocks - 1
+    assert len(result.used_blocks) == len(result.running) == result.num_steps
+
+
+def test_a_seed_gives_the_same_requests() -> None:
+    first, second, other = (
+        poisson_requests(20, steps_between=5, prompt_tokens=(1, 2, 3), output_tokens=(4, 5), seed=seed)
+        for seed in (7, 7, 8)
+    )
+    assert first == second != other
+    steps = [request.arrival_step for request in first]
+    assert steps == sorted(steps)
+
+
+def test_faults_are_named() -> None:
+    groups = slab_of(after("flashinfer")).groups
+    with pytest.raises(InputError, match="num_blocks: got 1"):
+        Simulation(groups, 1, max_num_batched_tokens=1)
+    with pytest.raises(InputError, match="admission: got 'all', need block_sum or steady"):
+        Simulation(groups, 100, max_num_batched_tokens=1, admission="all")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="prompt_tokens: got 0"):
+        Request(arrival_step=0, prompt_tokens=0, output_tokens=1)
+    huge = Request(arrival_step=0, prompt_tokens=10**7, output_tokens=1)
+    with pytest.raises(InputError, match=r"request: got '39,\d+ blocks', need at most"):
+        Simulation(groups, 5000, max_num_batched_tokens=64).run([huge])
+    with pytest.raises(InputError, match="max_steps: got 3"):
+        Simulation(groups, 5000, max_num_batched_tokens=64).run(
+            [Request(arrival_step=0, prompt_tokens=1000, output_tokens=1)], max_steps=3
+        )
