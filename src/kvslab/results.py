@@ -16,7 +16,15 @@ import pandas as pd
 from kvslab.errors import InputError
 from kvslab.outputs import write_atomically
 from kvslab.published import PR_48993, PR_48993_URL
-from kvslab.tables import ablation_table, gb200_table, pages_table, published_table, strides_table
+from kvslab.tables import (
+    ablation_table,
+    admission_table,
+    capacity_table,
+    gb200_table,
+    pages_table,
+    published_table,
+    strides_table,
+)
 
 REGENERATE = "make results"
 
@@ -53,6 +61,19 @@ COLUMNS: Mapping[str, str] = {
     "max_in_flight_tokens": "Tokens scheduled but not settled.",
     "blocks_per_request": "Blocks that one request of that length needs over all groups.",
     "max_concurrency": "num_blocks / blocks_per_request: the block_sum formula.",
+    "budget_bytes": "Bytes of the pool.",
+    "requests_legacy": "Requests at once by the formula of vLLM before PR 48317.",
+    "requests_block_sum": "Requests at once by the formula since.",
+    "requests_steady": "Requests at once, tokens in flight counted once for the batch, the null block kept.",
+    "auto_fit_engine_tokens": "Longest request by the generation's own price, the null block ignored.",
+    "auto_fit_exact_tokens": "Longest request by the block stride, the null block kept.",
+    "price_tuple_bytes": "What vLLM up to 0.28 charges for a block.",
+    "price_change_percent": "price_tuple_bytes relative to block_stride_bytes.",
+    "admission_tuple_bytes": "price_tuple_bytes * blocks_per_request.",
+    "admission_stride_bytes": "block_stride_bytes * blocks_per_request.",
+    "longest_engine_tokens": "Longest request that the tuple price admits in budget_bytes.",
+    "longest_exact_tokens": "Longest request that fits there, the null block kept.",
+    "wrong_tokens": "longest_engine_tokens - longest_exact_tokens: wrongly admitted; refused where negative.",
     "layer": "Name of the cache layer.",
     "cache": "What the layer stores.",
     "group": "Index of its cache group.",
@@ -89,6 +110,10 @@ RESULT_TABLES: tuple[ResultTable, ...] = (
     ResultTable(name="strides", title="Block stride by model, backend, rows and slab", build=strides_table),
     ResultTable(name="gb200_blocks", title="DeepSeek-V4-Pro on GB200, before and after", build=gb200_table),
     ResultTable(name="ablation", title="Planner x row format, each change alone", build=ablation_table),
+    ResultTable(name="capacity", title="Requests by three formulas, by length", build=capacity_table),
+    ResultTable(
+        name="admission", title="What admission charges for a block, and what it costs", build=admission_table
+    ),
     ResultTable(name="pages", title="One row per cache layer, before and after", build=pages_table),
 )
 

@@ -7,17 +7,21 @@ A figure has no title: its caption is where it is shown.
 
 from kvslab.plots.charts import ablation_figure, headline_figure, interval_figure
 from kvslab.plots.rows import microblock_figure, page_figure, rows_figure
+from kvslab.plots.serving import formulas_figure, occupancy_figure, price_figure
 from kvslab.plots.slabs import padding_figure, slab_figure
 from kvslab.plots.style import COLOURS, save_figure, use_style
 
 __all__ = [
     "COLOURS",
     "ablation_figure",
+    "formulas_figure",
     "headline_figure",
     "interval_figure",
     "microblock_figure",
+    "occupancy_figure",
     "padding_figure",
     "page_figure",
+    "price_figure",
     "rows_figure",
     "save_figure",
     "slab_figure",

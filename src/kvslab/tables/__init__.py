@@ -1,0 +1,35 @@
+"""Pandas tables of what the planner computes: one function per table.
+
+Columns carry their units (`_bytes`, `_tokens`, `num_`, `_percent`).  A table that
+`kvslab.results` writes has a `source` column, so that a row cut out of it still
+says where it comes from.
+"""
+
+from kvslab.tables.change import ablation_table, gb200_table, published_table
+from kvslab.tables.layout import (
+    ROLES,
+    compare_table,
+    groups_table,
+    layers_table,
+    pages_table,
+    role_of,
+    slab_pages_table,
+    strides_table,
+)
+from kvslab.tables.serving import admission_table, capacity_table
+
+__all__ = [
+    "ROLES",
+    "ablation_table",
+    "admission_table",
+    "capacity_table",
+    "compare_table",
+    "gb200_table",
+    "groups_table",
+    "layers_table",
+    "pages_table",
+    "published_table",
+    "role_of",
+    "slab_pages_table",
+    "strides_table",
+]
