@@ -20,6 +20,7 @@ class Generation:
         pack: Groups -> slab.
         packs_other_hybrids: Whether `pack` serves stacks without sliding-window
             MLA layers too, once packing is opted in (`enable_cross_layers_blocks`).
+        group_packed: How such a stack is grouped then.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Generation:
     group: Callable[[Sequence[CacheLayer]], tuple[CacheGroup, ...]]
     pack: Callable[[Sequence[CacheGroup]], SlabLayout]
     packs_other_hybrids: bool = True
+    group_packed: Callable[[Sequence[CacheLayer]], tuple[CacheGroup, ...]] = group_other_hybrid
 
     def lay_out(self, layers: Sequence[CacheLayer], *, packed: bool = False) -> SlabLayout:
         """Plan the slab of a stack of layers.
@@ -43,5 +45,6 @@ class Generation:
         stack = checked_stack(layers)
         if is_latent_stack(stack):
             return self.pack(self.group(stack))
-        groups = group_other_hybrid(stack)
-        return self.pack(groups) if packed and self.packs_other_hybrids else pack_ranks(groups)
+        if packed and self.packs_other_hybrids:
+            return self.pack(self.group_packed(stack))
+        return pack_ranks(group_other_hybrid(stack))
