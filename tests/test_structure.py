@@ -20,19 +20,41 @@ ROOMS = (
     "models",
     "groups",
     "slab",
+    "lockstep",
     "generations",
+    "axes",
+    "layout_choice",
     "plan",
     "capacity",
+    "spans",
+    "pool",
+    "views",
+    "hazards",
     "published",
     "reproduce",
     "tables",
     "results",
     "plots",
+    "plots_memory",
     "book",
     "cli",
 )
 FILES = sorted(ROOT.rglob("*.py"))
-PLANNING = ("intmath", "layers", "models", "groups", "slab", "generations", "plan", "capacity")
+PLANNING = (
+    "intmath",
+    "layers",
+    "models",
+    "groups",
+    "slab",
+    "lockstep",
+    "generations",
+    "axes",
+    "layout_choice",
+    "plan",
+    "capacity",
+    "spans",
+    "pool",
+)
 # True division is exact on a Fraction; these modules use it on nothing else.
 FRACTIONS = ("capacity",)
 
