@@ -57,7 +57,10 @@ def test_a_log_before_the_change() -> None:
 def test_a_log_after_the_change() -> None:
     answer = explain(parse_log(AFTER), stacks("deepseek-v4-pro", "flashinfer"))
     found = {item.statement.fact: item.derived_by for item in answer.explained}
-    assert found["cache_tokens"] == ("overlay, mxfp4, 8,192 in flight, formula block_sum",)
+    # 0.27 and 0.32 plan this model alike.
+    assert found["cache_tokens"] == tuple(
+        f"{slab}, mxfp4, 8,192 in flight, formula block_sum" for slab in ("overlay", "standard")
+    )
     assert (answer.fits[0].num_blocks, answer.fits[0].most_blocks) == (23_120, 23_120)
 
 

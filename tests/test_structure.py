@@ -20,12 +20,19 @@ ROOMS = (
     "models",
     "groups",
     "slab",
+    "lockstep",
     "generations",
+    "axes",
+    "layout_choice",
     "plan",
     "capacity",
     "workers",
     "summary",
     "simulate",
+    "spans",
+    "pool",
+    "views",
+    "hazards",
     "published",
     "reproduce",
     "enginelog",
@@ -37,7 +44,22 @@ ROOMS = (
     "cli",
 )
 FILES = sorted(ROOT.rglob("*.py"))
-PLANNING = ("intmath", "layers", "models", "groups", "slab", "generations", "plan", "capacity", "workers")
+PLANNING = (
+    "intmath",
+    "layers",
+    "models",
+    "groups",
+    "slab",
+    "lockstep",
+    "generations",
+    "axes",
+    "layout_choice",
+    "plan",
+    "capacity",
+    "spans",
+    "pool",
+    "workers",
+)
 # True division is exact on a Fraction; these modules use it on nothing else.
 FRACTIONS = ("capacity",)
 

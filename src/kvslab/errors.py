@@ -56,3 +56,11 @@ class LayoutError(PlanError):
 
 class BudgetError(PlanError):
     """The byte budget does not hold one block."""
+
+
+class OwnershipError(PlanError):
+    """A block is taken, used or freed by a group that does not own it."""
+
+
+class PoolFullError(PlanError):
+    """More blocks are asked for than the pool has free."""

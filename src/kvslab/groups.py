@@ -10,7 +10,7 @@ retention.  Two rules serve every generation so far:
   layer is cut into groups of one depth.
 
 Source: behaviour of vLLM 0.22.1, 0.26.0 and 0.27.0, on the stacks in
-`tests/data/planner_vectors.json.gz`.
+`tests/data/planner_vectors.json.xz`.
 """
 
 from collections import Counter

@@ -78,10 +78,12 @@ class SlabLayout:
         block_stride: Bytes of one block.
         slots: The shared slots, ascending, where the layout has them.
         block_outermost: Whether the pages of one block stand together in memory.
+        lockstep: Sets of group ids that share their block ids, see `kvslab.lockstep`.
 
     Raises:
-        LayoutError: Two pages of one group share a byte, a page ends past the
-            stride, or a slot would hold two layers of one group.
+        LayoutError: Two pages of one group (or of one lockstep set) share a byte,
+            a page ends past the stride, a slot would hold two layers of one
+            group, or a group is in two lockstep sets.
     """
 
     groups: tuple[CacheGroup, ...]
@@ -89,20 +91,49 @@ class SlabLayout:
     block_stride: int
     slots: tuple[SharedSlot, ...] = ()
     block_outermost: bool = True
+    lockstep: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if [len(group.layers) for group in self.groups] != [len(row) for row in self.offsets]:
             raise LayoutError("a slab needs one offset for each layer of each group")
         _prove_disjoint(((s.offset, s.end, "slot") for s in self.slots), self.block_stride)
         starts = [slot.offset for slot in self.slots]
-        for group, row in zip(self.groups, self.offsets, strict=True):
+        self._check_lockstep()
+        for owner in self.owners:
             ranges = [
                 (offset, offset + page, layer.name)
-                for layer, offset, page in zip(group.layers, row, group.page_bytes, strict=True)
+                for group_id in owner
+                for layer, offset, page in zip(
+                    self.groups[group_id].layers,
+                    self.offsets[group_id],
+                    self.groups[group_id].page_bytes,
+                    strict=True,
+                )
             ]
             _prove_disjoint(ranges, self.block_stride)
             if self.slots:
                 self._prove_one_page_per_slot(ranges, starts)
+
+    def _check_lockstep(self) -> None:
+        seen: set[int] = set()
+        for members in self.lockstep:
+            for group_id in members:
+                if not 0 <= group_id < len(self.groups) or group_id in seen:
+                    raise LayoutError(
+                        f"lockstep set {members}: got group {group_id}, need one of"
+                        f" 0 to {len(self.groups) - 1} that is in no set yet"
+                    )
+                seen.add(group_id)
+
+    @property
+    def owners(self) -> tuple[tuple[int, ...], ...]:
+        """Who can own a block: the ids of each lockstep set, and of each other group alone."""
+        set_of = {group_id: members for members in self.lockstep for group_id in members}
+        return tuple(dict.fromkeys(set_of.get(i, (i,)) for i in range(len(self.groups))))
+
+    def owner_id(self, group_id: int) -> int:
+        """Index in `owners` of the one that this group is, or is part of."""
+        return next(i for i, owner in enumerate(self.owners) if group_id in owner)
 
     def _prove_one_page_per_slot(self, ranges: Iterable[tuple[int, int, str]], starts: Sequence[int]) -> None:
         holder: dict[int, str] = {}
@@ -129,17 +160,19 @@ class SlabLayout:
         return {page.layer.name: page.offset for page in self.pages}
 
     def unused_bytes(self, group_id: int) -> int:
-        """Bytes of a block that no page covers while this group owns it."""
-        return self.block_stride - self.groups[group_id].group_bytes
+        """Bytes of a block that no page covers while this group (or its lockstep set) owns it."""
+        owner = self.owners[self.owner_id(group_id)]
+        return self.block_stride - sum(self.groups[i].group_bytes for i in owner)
 
     def group_padding_bytes(self, group_id: int) -> int:
-        """Bytes of a block that no row uses while this group owns it."""
-        return self.block_stride - self.groups[group_id].payload_bytes
+        """Bytes of a block that no row uses while this group (or its lockstep set) owns it."""
+        owner = self.owners[self.owner_id(group_id)]
+        return self.block_stride - sum(self.groups[i].payload_bytes for i in owner)
 
     @property
     def padding_bytes(self) -> int:
-        """`group_padding_bytes`, summed over the groups: one block of each."""
-        return sum(self.group_padding_bytes(i) for i in range(len(self.groups)))
+        """`group_padding_bytes`, summed over the owners: one block of each."""
+        return sum(self.group_padding_bytes(owner[0]) for owner in self.owners)
 
 
 def _prove_disjoint(ranges: Iterable[tuple[int, int, str]], block_stride: int) -> None:

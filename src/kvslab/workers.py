@@ -102,7 +102,7 @@ def plan_stages(
         )
     checked_int("num_data_parallel_ranks", num_data_parallel_ranks)
     whole = checked_stack(layer for stage in stages for layer in stage)
-    groups = generation.group_layers(whole)
+    groups = generation.group_layers(whole, packed=packed)
     slabs = []
     for stage in stages:
         share = _share(groups, {layer.name for layer in checked_stack(stage)})

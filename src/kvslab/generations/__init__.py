@@ -11,10 +11,11 @@ from kvslab.generations.base import Formula, Generation, Price
 from kvslab.generations.bucketed import BUCKETED
 from kvslab.generations.overlay import OVERLAY
 from kvslab.generations.padded import PADDED
+from kvslab.generations.standard import STANDARD
 
 __all__ = ["GENERATIONS", "Formula", "Generation", "Price", "generation_named"]
 
-GENERATIONS: Mapping[str, Generation] = {g.name: g for g in (PADDED, BUCKETED, OVERLAY)}
+GENERATIONS: Mapping[str, Generation] = {g.name: g for g in (PADDED, BUCKETED, OVERLAY, STANDARD)}
 
 
 def generation_named(name: str) -> Generation:

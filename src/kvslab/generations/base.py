@@ -28,6 +28,7 @@ class Generation:
         formula: How its log counts concurrency.
         packs_other_hybrids: Whether `pack` serves stacks without sliding-window
             MLA layers too, once packing is opted in (`enable_cross_layers_blocks`).
+        group_packed: How such a stack is grouped then.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Generation:
     price: Price
     formula: Formula
     packs_other_hybrids: bool = True
+    group_packed: Callable[[Sequence[CacheLayer]], tuple[CacheGroup, ...]] = group_other_hybrid
 
     def lay_out(self, layers: Sequence[CacheLayer], *, packed: bool = False) -> SlabLayout:
         """Plan the slab of a stack of layers.
@@ -50,17 +52,23 @@ class Generation:
             InputError: The stack is empty or two layers share a name.
             RefusedError: This generation refuses the stack.
         """
-        return self.pack_groups(self.group_layers(layers), packed=packed)
+        return self.pack_groups(self.group_layers(layers, packed=packed), packed=packed)
 
-    def group_layers(self, layers: Sequence[CacheLayer]) -> tuple[CacheGroup, ...]:
+    def group_layers(self, layers: Sequence[CacheLayer], *, packed: bool = False) -> tuple[CacheGroup, ...]:
         """Group a stack of layers.
+
+        Args:
+            layers: The model's cache layers.
+            packed: Whether they will be packed where the engine does not pack by itself.
 
         Raises:
             InputError: The stack is empty or two layers share a name.
             RefusedError: This generation refuses the stack.
         """
         stack = checked_stack(layers)
-        return self.group(stack) if is_latent_stack(stack) else group_other_hybrid(stack)
+        if is_latent_stack(stack):
+            return self.group(stack)
+        return self.group_packed(stack) if packed and self.packs_other_hybrids else group_other_hybrid(stack)
 
     def pack_groups(self, groups: Sequence[CacheGroup], *, packed: bool = False) -> SlabLayout:
         """Pack groups into a slab: by this generation's rule, or by rank where it does not pack."""

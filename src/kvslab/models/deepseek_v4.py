@@ -12,7 +12,7 @@ The compressor overlaps two neighbouring spans at ratio 4, so its state covers
 2 * 4 tokens and holds twice the elements.
 
 Source: vLLM's DeepSeek-V4 attention layer (0.22 to 0.32), checked layer by layer
-against the four releases' own specs (`tests/data/planner_vectors.json.gz`).
+against the four releases' own specs (`tests/data/planner_vectors.json.xz`).
 """
 
 from dataclasses import dataclass
