@@ -25,6 +25,8 @@ ROOMS = (
     "capacity",
     "published",
     "reproduce",
+    "case_file",
+    "cases",
     "tables",
     "results",
     "plots",
