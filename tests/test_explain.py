@@ -12,6 +12,7 @@ from kvslab.cli import main
 from kvslab.enginelog import parse_log
 from kvslab.errors import InputError, PlanError
 from kvslab.explain import explain
+from kvslab.layers import layers_from_json
 from kvslab.models import load_layers
 
 PREFIX = "(EngineCore pid=77) INFO 07-18 10:00:09 [kv_cache_utils.py:1087] "
@@ -86,7 +87,34 @@ def test_blocks_and_overrides() -> None:
     assert answer.fits == ()
     stated = parse_log(["Available KV cache memory: 26.46 GiB", "# GPU blocks: 21709, # CPU blocks: 0"])
     (item,) = explain(stated, stacks("deepseek-v4-pro", "flashinfer"), max_model_len=4096).explained
-    assert item.derived_by == ("bucketed, fp8",)
+    assert set(item.derived_by) == {
+        f"bucketed, fp8, {tokens:,} in flight, budget // block stride" for tokens in (2048, 4096, 8192, 16384)
+    }
+
+
+def test_lines_that_are_about_something_else() -> None:
+    lines = [
+        "Overriding num_gpu_blocks=0 with num_gpu_blocks_override=512",
+        "Available KV cache memory: -2.14 GiB",
+    ]
+    with pytest.raises(InputError, match="no such line"):
+        parse_log(lines)
+    log = parse_log([*AFTER, *lines])
+    assert log.last("num_blocks_override") is None
+    assert [s.value for s in log.statements if s.fact == "available_gib"] == ["26.46"]
+
+
+def test_older_engines_log_blocks_as_tokens() -> None:
+    """Source: vllm-project/vllm issue 10517: 20,640 tokens are what one group of 16-token blocks stores."""
+    layer = {"kind": "full_attention", "block_size": 16, "row_bytes": 4096}
+    dense = layers_from_json({"layers": [{"name": f"l{i}", **layer} for i in range(32)]})
+    lines = [
+        "# GPU blocks: 1290, # CPU blocks: 0",
+        "max seq len (32768) is larger than the maximum number of",
+    ]
+    lines[1] += " tokens that can be stored in KV cache (20640)."
+    found = {i.statement.fact: i.derived_by for i in explain(parse_log(lines), {"as given": dense}).explained}
+    assert any(label.endswith("blocks * block size") for label in found["pool_tokens"])
 
 
 def test_contradictions_are_named() -> None:

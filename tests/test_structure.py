@@ -37,6 +37,8 @@ ROOMS = (
     "reproduce",
     "enginelog",
     "explain",
+    "case_file",
+    "cases",
     "tables",
     "results",
     "plots",

@@ -25,6 +25,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("available_gib", rf"available KV cache memory \({_DECIMAL}\s*GiB\)"),
     ("available_gib", rf"fit in available GPU memory \({_DECIMAL}\s*GiB available"),
     ("cache_tokens", rf"GPU KV cache size:\s*{_INTEGER}\s*tokens"),
+    ("pool_tokens", rf"tokens that can be stored in KV cache \({_INTEGER}\)"),
     ("concurrency_length", rf"Maximum concurrency for\s*{_INTEGER}\s*tokens per request"),
     ("concurrency", rf"Maximum concurrency for\s*[0-9][0-9,]*\s*tokens per request:\s*{_DECIMAL}x"),
     ("num_blocks", rf"#\s*(?:GPU|CUDA|cuda) blocks:\s*{_INTEGER}"),
@@ -43,12 +44,16 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("dcp", rf"decode_context_parallel_size['\"]?\s*[=:]\s*{_INTEGER}"),
 )
 _COMPILED = tuple((fact, re.compile(pattern)) for fact, pattern in _PATTERNS)
+# The engine profiles its graphs with a small pool of its own; that says nothing about the cache.
+_PROFILING = re.compile(r"num_gpu_blocks=0 with num_gpu_blocks_override")
 _ASYNC = re.compile(r"Asynchronous scheduling is enabled|async_scheduling['\"]?\s*[=:]\s*True")
 _VERSION = re.compile(r"\bversion\s+(0\.\d+\.\d+)|\(v(0\.\d+\.\d+)")
 
 FACTS: Mapping[str, str] = {
     "available_gib": "memory for the KV cache, rounded to 0.01 GiB",
-    "cache_tokens": "concurrency times max_model_len, cut to an integer: not bytes over a rate",
+    "cache_tokens": "concurrency times max_model_len, cut to an integer: not bytes over a rate"
+    " (before about vLLM 0.20: blocks times block size)",
+    "pool_tokens": "blocks times block size, in engines before vLLM 0.10",
     "concurrency_length": "the length that concurrency is counted for",
     "concurrency": "requests of max_model_len that the pool serves by the engine's formula, rounded to 0.01",
     "num_blocks": "blocks of the pool, the null block included",
@@ -132,6 +137,8 @@ def parse_log(lines: Iterable[str], source: str = "log") -> EngineLog:
         found_version = _VERSION.search(line)
         if found_version:
             version = found_version[1] or found_version[2]
+        if _PROFILING.search(line):
+            continue
         seen: set[str] = set()
         for fact, pattern in _COMPILED:
             for match in pattern.finditer(line):

@@ -24,7 +24,15 @@ from kvslab.reproduce import BudgetInterval, printed_interval, printed_like
 from kvslab.slab import SlabLayout
 
 LOGGED_FORMULAS: tuple[Formula, ...] = ("legacy", "block_sum")
-CHECKED = ("cache_tokens", "concurrency", "num_blocks", "needed_gib", "estimated_length", "fitted_length")
+CHECKED = (
+    "cache_tokens",
+    "pool_tokens",
+    "concurrency",
+    "num_blocks",
+    "needed_gib",
+    "estimated_length",
+    "fitted_length",
+)
 MAX_COUNTS = 100_000
 
 
@@ -158,34 +166,50 @@ def _readings(
                     )
 
 
-def _gives(reading: Reading, statement: Statement, log: EngineLog) -> bool:
-    """Whether a reading gives exactly what the statement prints."""
+def _given_by(reading: Reading, statement: Statement, log: EngineLog) -> str | None:
+    """How a reading gives exactly what the statement prints, in words; None where it does not."""
     groups, stride, load = reading.slab.groups, reading.slab.block_stride, reading.load
+    interval = _budget(log)
     match statement.fact:
-        case "num_blocks":
-            interval = _budget(log)
-            if interval is None or log.last("num_blocks_override") is not None:
-                return False
+        case "num_blocks" if interval is not None and log.last("num_blocks_override") is None:
             count = int(statement.value)
-            return interval.low_bytes < (count + 1) * stride and count * stride < interval.high_bytes
+            fits = interval.low_bytes < (count + 1) * stride and count * stride < interval.high_bytes
+            return "budget // block stride" if fits else None
         case "cache_tokens" | "concurrency":
             one = max_concurrency(groups, 1, load, reading.formula)
-            return any(_prints(statement, one * count, load.longest) for count in reading.counts)
+            if any(_prints(statement, one * count, load.longest) for count in reading.counts):
+                return f"formula {reading.formula}"
+            return _old_tokens(reading, statement)
+        case "pool_tokens":
+            return _old_tokens(reading, statement)
         case "needed_gib":
-            price = Fraction(
+            needed = Fraction(
                 admission_bytes(groups, stride, load, reading.generation.price), UNIT_BYTES["GiB"]
             )
-            return printed_like(price, statement.value) == statement.value
-        case "estimated_length" | "fitted_length":
-            interval = _budget(log)
-            if interval is None:
-                return False
+            same = Fraction(printed_like(needed, "0.00")) == Fraction(statement.value)
+            return f"price {reading.generation.price}" if same else None
+        case "estimated_length" | "fitted_length" if interval is not None:
             shortest, longest = (
                 _longest(reading, size) for size in (interval.low_bytes, interval.high_bytes - 1)
             )
-            return shortest <= int(statement.value) <= longest
+            return (
+                f"price {reading.generation.price}" if shortest <= int(statement.value) <= longest else None
+            )
         case _:
-            return False
+            return None
+
+
+def _old_tokens(reading: Reading, statement: Statement) -> str | None:
+    """What older engines logged as tokens: blocks times block size, per group from 0.10 to about 0.19."""
+    if statement.fact == "concurrency":
+        return None
+    groups, tokens = reading.slab.groups, int(statement.value)
+    smallest = min(group.block_size for group in groups)
+    if any(count * smallest == tokens for count in reading.counts):
+        return "blocks * block size"
+    if any(count // len(groups) * smallest == tokens for count in reading.counts):
+        return "blocks // groups * block size"
+    return None
 
 
 def _prints(statement: Statement, concurrency: Fraction, length: int) -> bool:
@@ -272,9 +296,10 @@ def explain(
     for statement in checked:
         labels: dict[str, None] = {}
         for index, reading in enumerate(readings):
-            if _gives(reading, statement, log):
+            by = _given_by(reading, statement, log)
+            if by is not None:
                 scores[index] += 1
-                labels[_named(reading, statement)] = None
+                labels[f"{reading.label}, {by}"] = None
         explained.append(Explained(statement=statement, derived_by=tuple(labels)))
     best = max(scores, default=0)
     fits = [
@@ -296,13 +321,3 @@ def explain(
     return Explanation(
         explained=tuple(explained), fits=tuple(fits), contradictions=tuple(dict.fromkeys(contradictions))
     )
-
-
-def _named(reading: Reading, statement: Statement) -> str:
-    match statement.fact:
-        case "cache_tokens" | "concurrency":
-            return f"{reading.label}, formula {reading.formula}"
-        case "needed_gib" | "estimated_length" | "fitted_length":
-            return f"{reading.label}, price {reading.generation.price}"
-        case _:
-            return f"{reading.generation.name}, {reading.rows}"

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from kvslab.cases import public_cases_table
 from kvslab.errors import InputError
 from kvslab.outputs import write_atomically
 from kvslab.published import PR_48993, PR_48993_URL
@@ -39,7 +40,7 @@ COLUMNS: Mapping[str, str] = {
     "derived": "The number as computed here, printed to the same digits.",
     "difference": "derived - published, in the row's unit.",
     "unit": "Unit of published, derived and difference.",
-    "verdict": "matches or differs.",
+    "verdict": "Whether the two agree to the last printed digit.",
     "source": "Where the row's facts come from.",
     "url": "Address of the source, where it has one.",
     "num_layers": "Cache layers.",
@@ -61,6 +62,10 @@ COLUMNS: Mapping[str, str] = {
     "max_in_flight_tokens": "Tokens scheduled but not settled.",
     "blocks_per_request": "Blocks that one request of that length needs over all groups.",
     "max_concurrency": "num_blocks / blocks_per_request: the block_sum formula.",
+    "what": "What the report is about.",
+    "release": "Version of the engine, where the report states it.",
+    "formula": "Concurrency formula or admission price.",
+    "stated": "The number as the report prints it.",
     "budget_bytes": "Bytes of the pool.",
     "requests_legacy": "Requests at once by the formula of vLLM before PR 48317.",
     "requests_block_sum": "Requests at once by the formula since.",
@@ -113,6 +118,12 @@ RESULT_TABLES: tuple[ResultTable, ...] = (
     ResultTable(name="capacity", title="Requests by three formulas, by length", build=capacity_table),
     ResultTable(
         name="admission", title="What admission charges for a block, and what it costs", build=admission_table
+    ),
+    ResultTable(
+        name="public_cases",
+        title="Public reports of capacity, each number derived again",
+        build=public_cases_table,
+        sources=(("Public reports, named row by row", "https://github.com/vllm-project/vllm/issues"),),
     ),
     ResultTable(name="pages", title="One row per cache layer, before and after", build=pages_table),
 )
@@ -183,8 +194,8 @@ def _resource(table: ResultTable, frame: pd.DataFrame) -> dict[str, object]:
 
 
 def _field_type(name: str, column: "pd.Series[Any]") -> str:
-    if name in _VERBATIM:
-        return "number"
+    if name in _VERBATIM:  # digits as printed; with thousands separators they stay text
+        return "string" if any("," in str(value) for value in column) else "number"
     if pd.api.types.is_integer_dtype(column):
         return "integer"
     return "number" if pd.api.types.is_float_dtype(column) else "string"
