@@ -22,7 +22,11 @@ from kvslab.errors import InputError
 from kvslab.generations import generation_named
 from kvslab.groups import CacheGroup, own_pages
 from kvslab.layers import CacheLayer, layers_from_json
+from kvslab.lockstep import keep_apart
+from kvslab.models import load_layers
+from kvslab.plan import Plan
 from kvslab.slab import pack_dense
+from kvslab.summary import summarize
 from stacks import latent_stacks
 
 
@@ -71,6 +75,23 @@ def test_concurrency_by_hand() -> None:
     # 25 * 20 + 5 * 4 = 520 bytes, in blocks of the first group's 20 bytes.
     assert max_concurrency((wide, WINDOW), 301, load, "legacy") == Fraction(301, 26)
     assert max_concurrency(groups, 2, load, "steady") == 0
+
+
+def test_a_lockstep_set_shares_its_blocks() -> None:
+    """Groups 1 and 2 share block ids: the set needs the larger count once, in blocks that hold both."""
+    plain = generation_named("overlay").lay_out(load_layers("deepseek-v4-pro"))
+    apart = keep_apart(plain, [(1, 2)])
+    assert apart.block_stride == 1_015_808 + 983_040
+    load = Load.of(1_048_576, max_in_flight_tokens=8192)
+    budget, generation = 10_000 * apart.block_stride, generation_named("overlay")
+    summary = summarize(Plan(slab=apart, budget_bytes=budget), generation, load)
+    assert summary.blocks_per_request == (4096, 131, 131, 1041, 2051)
+    assert summary.admission_bytes["stride"] == (4096 + 131 + 1041 + 2051) * apart.block_stride
+    assert summary.max_concurrency["block_sum"] == Fraction(10_000, 4096 + 131 + 1041 + 2051)
+    # Held: 4096 + 3 + 17 + 3; in flight: 128 for the set once, 1,024 and 2,048 for the states.
+    assert summary.max_concurrency["steady"] == Fraction(10_000 - 1 - 128 - 1024 - 2048, 4119)
+    without = summarize(Plan(slab=plain, budget_bytes=budget), generation, load)
+    assert without.max_concurrency["steady"] > summary.max_concurrency["steady"]
 
 
 def test_a_mixture_of_lengths() -> None:

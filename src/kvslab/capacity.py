@@ -140,14 +140,38 @@ def blocks_per_request(groups: Sequence[CacheGroup], load: Load) -> tuple[int, .
     return tuple(peak_blocks(group, load.longest, load) for group in groups)
 
 
+Owners = Sequence[Sequence[int]]
+"""Group ids that own blocks together: `SlabLayout.owners`. Groups of a lockstep set share their block ids,
+so the set takes as many blocks as its most demanding group."""
+
+
+def sum_over_owners(blocks: Sequence[int], owners: Owners | None) -> int:
+    """Blocks of the pool for these blocks per group; without `owners` every group owns its own.
+
+    >>> sum_over_owners((5, 3, 4), None), sum_over_owners((5, 3, 4), ((0,), (1, 2)))
+    (12, 9)
+    """
+    return sum(blocks) if owners is None else sum(max(blocks[i] for i in owner) for owner in owners)
+
+
 def mean_blocks(
-    groups: Sequence[CacheGroup], load: Load, count: Callable[[CacheGroup, int, Load], int]
+    groups: Sequence[CacheGroup],
+    load: Load,
+    count: Callable[[CacheGroup, int, Load], int],
+    owners: Owners | None = None,
 ) -> Fraction:
     """Blocks per request over all groups, averaged over the load's lengths."""
-    return load.mean(lambda tokens: sum(count(group, tokens, load) for group in groups))
+    return load.mean(lambda tokens: sum_over_owners([count(g, tokens, load) for g in groups], owners))
 
 
-def max_concurrency(groups: Sequence[CacheGroup], num_blocks: int, load: Load, formula: Formula) -> Fraction:
+def max_concurrency(
+    groups: Sequence[CacheGroup],
+    num_blocks: int,
+    load: Load,
+    formula: Formula,
+    *,
+    owners: Owners | None = None,
+) -> Fraction:
     """Requests that a pool serves at once, by one of three formulas.
 
     * `legacy`: `num_blocks / ceil(sum(blocks * group bytes) / bytes of the first group)`
@@ -160,6 +184,7 @@ def max_concurrency(groups: Sequence[CacheGroup], num_blocks: int, load: Load, f
         num_blocks: Blocks of the pool, the null block included.
         load: The requests.
         formula: Which formula.
+        owners: Who shares block ids; `legacy` knows no such thing.
 
     Raises:
         InputError: There is no such formula.
@@ -176,10 +201,10 @@ def max_concurrency(groups: Sequence[CacheGroup], num_blocks: int, load: Load, f
 
             return num_blocks / load.mean(whole)
         case "block_sum":
-            return num_blocks / mean_blocks(groups, load, peak_blocks)
+            return num_blocks / mean_blocks(groups, load, peak_blocks, owners)
         case "steady":
-            free = num_blocks - 1 - sum(transient_blocks(group, load) for group in groups)
-            return max(Fraction(0), free / mean_blocks(groups, load, held_blocks))
+            free = num_blocks - 1 - sum_over_owners([transient_blocks(g, load) for g in groups], owners)
+            return max(Fraction(0), free / mean_blocks(groups, load, held_blocks, owners))
         case _:
             raise InputError("formula", formula, f"one of {', '.join(FORMULAS)}")
 
@@ -210,9 +235,17 @@ def block_price_bytes(groups: Sequence[CacheGroup], block_stride: int, price: Pr
             raise InputError("price", price, f"one of {', '.join(PRICES)}")
 
 
-def admission_bytes(groups: Sequence[CacheGroup], block_stride: int, load: Load, price: Price) -> int:
+def admission_bytes(
+    groups: Sequence[CacheGroup],
+    block_stride: int,
+    load: Load,
+    price: Price,
+    *,
+    owners: Owners | None = None,
+) -> int:
     """Bytes that the engine wants free before it serves one request of the longest length."""
-    return block_price_bytes(groups, block_stride, price) * sum(blocks_per_request(groups, load))
+    blocks = sum_over_owners(blocks_per_request(groups, load), owners)
+    return block_price_bytes(groups, block_stride, price) * blocks
 
 
 def auto_fit_max_model_len(
@@ -223,6 +256,7 @@ def auto_fit_max_model_len(
     price: Price,
     *,
     keep_null_block: bool,
+    owners: Owners | None = None,
 ) -> int:
     """The largest length, up to the load's longest, whose price fits the budget; 0 if none does.
 
@@ -233,12 +267,13 @@ def auto_fit_max_model_len(
         load: The requests; only the longest length and the tokens in flight matter.
         price: What one block costs.
         keep_null_block: Whether the null block is paid for too. The engine does not.
+        owners: Who shares block ids.
     """
     one_block = block_price_bytes(groups, block_stride, price)
     null_blocks = 1 if keep_null_block else 0
 
     def fits(tokens: int) -> bool:
-        blocks = sum(peak_blocks(group, tokens, load) for group in groups)
+        blocks = sum_over_owners([peak_blocks(group, tokens, load) for group in groups], owners)
         return (blocks + null_blocks) * one_block <= budget_bytes
 
     low, high = 0, min(load.longest, MAX_INT)

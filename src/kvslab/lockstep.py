@@ -80,7 +80,7 @@ def blocks_per_owner(slab: SlabLayout, blocks: Sequence[int]) -> tuple[int, ...]
 
     Args:
         slab: The slab, with or without lockstep sets.
-        blocks: Blocks per group, e.g. from `kvslab.capacity.request_blocks`.
+        blocks: Blocks per group, e.g. from `kvslab.capacity.blocks_per_request`.
 
     Raises:
         InputError: There is not one number per group.

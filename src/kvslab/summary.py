@@ -48,17 +48,26 @@ def summarize(plan: Plan, generation: Generation, load: Load) -> Summary:
         generation: The planner that made its slab.
         load: The requests.
     """
-    groups, stride = plan.slab.groups, plan.slab.block_stride
+    groups, stride, owners = plan.slab.groups, plan.slab.block_stride, plan.slab.owners
     return Summary(
         blocks_per_request=blocks_per_request(groups, load),
-        admission_bytes={price: admission_bytes(groups, stride, load, price) for price in PRICES},
+        admission_bytes={
+            price: admission_bytes(groups, stride, load, price, owners=owners) for price in PRICES
+        },
         max_concurrency={
-            formula: max_concurrency(groups, plan.num_blocks, load, formula) for formula in FORMULAS
+            formula: max_concurrency(groups, plan.num_blocks, load, formula, owners=owners)
+            for formula in FORMULAS
         },
         auto_fit_engine=auto_fit_max_model_len(
-            groups, stride, plan.budget_bytes, load, generation.price, keep_null_block=False
+            groups,
+            stride,
+            plan.budget_bytes,
+            load,
+            generation.price,
+            keep_null_block=False,
+            owners=owners,
         ),
         auto_fit_exact=auto_fit_max_model_len(
-            groups, stride, plan.pool_bytes, load, "stride", keep_null_block=True
+            groups, stride, plan.pool_bytes, load, "stride", keep_null_block=True, owners=owners
         ),
     )

@@ -10,11 +10,10 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter
 
 from kvslab.axes import LAYOUTS, CacheShape, stride_axes
 from kvslab.errors import InputError, LayoutError
-from kvslab.plots.style import BOUND, HATCH, use_style
+from kvslab.plots.style import BOUND, HATCH, INK, bytes_axis, use_style
 from kvslab.pool import NULL_BLOCK, BlockPool
 from kvslab.spans import Span
 
@@ -42,7 +41,7 @@ def layouts_figure(shape: CacheShape, *, page_bytes: int | None = None, ax: Axes
         raise InputError("shape", shape.sizes, need)
     use_style()
     if ax is None:
-        _, ax = plt.subplots(figsize=(9, 3.6))
+        _, ax = plt.subplots(figsize=(7.6, 3.6))
     widest = 0
     for y, layout in enumerate(LAYOUTS.values()):
         try:
@@ -131,7 +130,7 @@ def pool_figure(
     shown = range(first_block, min(first_block + num_blocks, pool.num_blocks))
     use_style()
     if ax is None:
-        _, ax = plt.subplots(figsize=(9, 0.45 * len(shown) + 0.7))
+        _, ax = plt.subplots(figsize=(7.6, 0.45 * len(shown) + 0.7))
     stride = slab.block_stride
     for y in shown:
         ax.add_patch(Rectangle((0, y - 0.36), stride, 0.72, facecolor="none", edgecolor=BOUND, lw=0.6))
@@ -161,11 +160,10 @@ def pool_figure(
         if block in shown
     ]
     for low, high, y in lines:
-        ax.plot([max(low, 0), high], [y + 0.27, y + 0.27], color="black", lw=3, solid_capstyle="butt")
+        ax.plot([max(low, 0), high], [y + 0.27, y + 0.27], color=INK, lw=3, solid_capstyle="butt")
     ax.set_yticks(list(shown), [f"{y:,}" for y in shown])
     ax.set_ylim(shown.stop - 0.5, shown.start - 0.5)
-    ax.set_xlim(0, stride)
+    bytes_axis(ax, stride)
     ax.set_ylabel("block id")
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x / 1024:,.0f}"))
     ax.set_xlabel("byte in the block (KiB)")
     return ax
