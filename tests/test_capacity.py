@@ -63,6 +63,13 @@ def test_known_values() -> None:
     assert [transient_blocks(g, load) for g in (FULL, WINDOW, CHUNK, STATE)] == [0, 3, 3, 0]
 
 
+def test_a_short_request_holds_no_more_than_it_has() -> None:
+    load = Load.of(3, max_in_flight_tokens=1)
+    assert [held_blocks(g, 3, load) for g in (FULL, WINDOW, CHUNK)] == [1, 1, 1]
+    # Two windows of context parallel shards hold half the tokens each; windows are not sharded.
+    assert peak_blocks(WINDOW, 3, load) == 2
+
+
 def test_concurrency_by_hand() -> None:
     groups = (FULL, WINDOW)
     load = Load.of(100, max_in_flight_tokens=10)

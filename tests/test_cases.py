@@ -154,7 +154,7 @@ def test_contradicting_numbers_are_not_both_reproduced() -> None:
 
 def test_table() -> None:
     table = public_cases_table()
-    columns = "id what model release quantity formula stated derived verdict source url"
+    columns = "id what model release quantity formula unit stated derived verdict source url"
     assert list(table.columns) == columns.split()
     assert len(table) == len(NUMBERS)
     assert set(table["verdict"]) == {"reproduced"}

@@ -221,3 +221,20 @@ def test_a_layer_file_needs_a_length(capsys: pytest.CaptureFixture[str], tmp_pat
     assert run_json(capsys, "plan", str(path), "--budget", "1GiB")["max_concurrency"] is None
     told = run_json(capsys, "plan", str(path), "--budget", "1GiB", "--max-model-len", "100")
     assert told["max_concurrency"]["steady"] >= 0
+
+
+def test_tables_stay_whole_in_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    code, out, _ = run(capsys, "compare", "deepseek-v4-pro", "--budget", "28410134921")
+    assert code == 0
+    for whole in ("padded", "bucketed", "overlay", "standard", "mxfp4", "1,228,800", "23,120", "+6.50 %"):
+        assert whole in out
+
+
+def test_names_are_no_markup(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "[bold]m.json"
+    run(capsys, "layers", "deepseek-v4-pro", "-o", str(path))
+    code, out, _ = run(capsys, "layers", str(path))
+    assert code == 0 and "[bold]m.json" in out

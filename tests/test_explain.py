@@ -72,8 +72,16 @@ def test_a_refusal() -> None:
     found = {item.statement.fact: item.derived_by for item in answer.explained}
     assert "padded, fp8, 16,384 in flight, price tuple" in found["needed_gib"]
     assert "padded, fp8, 16,384 in flight, price tuple" in found["estimated_length"]
-    # What the engine estimates does not fit once the null block is kept.
-    assert answer.fits[0].longest_exact < 13_528
+    # 5.44 GiB hold 5,548 to 5,558 blocks of 1,051,776 bytes; what the engine estimates does not fit
+    # once the null block is kept and a block is priced by its stride.
+    fit = answer.fits[0]
+    assert (fit.num_blocks, fit.most_blocks) == (5548, 5558)
+    assert fit.longest_engine is not None and fit.longest_engine <= 13_528
+    assert fit.longest_exact < fit.longest_engine
+    wrong = parse_log([REFUSAL.replace("6.66 GiB KV", "6.67 GiB KV")])
+    refuted = explain(wrong, stacks("deepseek-v4-flash", "flashmla"), max_in_flight_tokens=16384)
+    needed = next(item for item in refuted.explained if item.statement.fact == "needed_gib")
+    assert "padded, fp8, 16,384 in flight, price tuple" not in needed.derived_by
 
 
 def test_blocks_and_overrides() -> None:
@@ -145,6 +153,27 @@ def test_a_log_without_a_word_on_the_cache(lines: list[str]) -> None:
         parse_log(lines)
 
 
+def test_memory_alone_lists_every_planner() -> None:
+    log = parse_log(["Available KV cache memory: 26.46 GiB"])
+    answer = explain(
+        log, stacks("deepseek-v4-pro", "flashinfer"), max_model_len=131_072, max_in_flight_tokens=8192
+    )
+    assert answer.explained == ()
+    assert {fit.label.partition(",")[0] for fit in answer.fits} == {
+        "padded",
+        "bucketed",
+        "overlay",
+        "standard",
+    }
+    assert any((fit.num_blocks, fit.block_stride) == (23_116, 1_228_800) for fit in answer.fits)
+
+
+def test_absurd_numbers_are_passed_over() -> None:
+    digits = "0" * 5000 + "21"
+    with pytest.raises(InputError, match="no such line"):
+        parse_log([f"num_gpu_blocks is: {digits}", f"GPU KV cache size: {'9' * 5000} tokens"])
+
+
 def test_a_length_must_be_known() -> None:
     with pytest.raises(InputError, match="max_model_len: got 'no line that states it', need --max-model-len"):
         explain(parse_log(["Available KV cache memory: 26.46 GiB"]), stacks("deepseek-v4-pro", "flashinfer"))
@@ -180,6 +209,8 @@ def test_the_command(
 def test_the_commands_faults(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     empty = tmp_path / "empty.log"
     empty.write_text("nothing", encoding="utf-8")
+    log = tmp_path / "engine.log"
+    log.write_text("\n".join(BEFORE), encoding="utf-8")
     for arguments, message in (
         (["explain", str(tmp_path / "missing.log")], "No such file or directory"),
         (["explain", str(tmp_path)], "Is a directory"),
@@ -191,6 +222,13 @@ def test_the_commands_faults(capsys: pytest.CaptureFixture[str], tmp_path: Path)
             "max_in_flight_tokens: got 0",
         ),
         (["compare", "deepseek-v4-pro", "--budget", "1GiB", "--dcp", "0"], "dcp: got 0"),
+        (
+            ["compare", "deepseek-v4-pro", "--budget", "1MiB"],
+            "need one block: 1,185,792 in the smallest slab",
+        ),
+        (["explain", str(log), "--max-model-len", "0"], "max_model_len: got 0"),
+        (["explain", str(log), "--dcp", "0"], "dcp: got 0"),
+        (["results", "verify", "--dir", str(tmp_path / "nope")], "results directory: got"),
     ):
         assert main(arguments) == 2
         captured = capsys.readouterr()

@@ -70,7 +70,7 @@ def test_every_other_figure_draws(tmp_path: Path) -> None:
         "interval": plots.interval_figure([("both", interval)], [("printed", interval.low_bytes)]),
         "ablation": plots.ablation_figure(ablation_table().query("backend == 'flashinfer'")),
     }
-    expected = {"padding": "payload", "rows": "132 bytes", "microblock": "sign", "page": "4,608 bytes"}
+    expected = {"padding": "payload", "rows": "132 bytes", "microblock": "sign", "page": "4,608 B"}
     expected |= {"headline": "after: 23,120  (+6.50 %)", "interval": "both", "ablation": "23,958"}
     expected["padding"] = "% rows"
     for name, ax in figures.items():

@@ -8,6 +8,8 @@ from kvslab.capacity import Load, held_blocks, max_concurrency, transient_blocks
 from kvslab.errors import InputError
 from kvslab.formats import BACKENDS
 from kvslab.generations import generation_named
+from kvslab.groups import CacheGroup, own_pages
+from kvslab.layers import layers_from_json
 from kvslab.models import PRESETS, load_layers
 from kvslab.published import after
 from kvslab.reproduce import budget_interval, slab_of
@@ -74,6 +76,45 @@ def test_a_pool_never_runs_out(seed: int, num_blocks: int, in_flight: int) -> No
     assert result.num_shortfalls == 0
     assert result.peak_used_blocks <= num_blocks - 1
     assert len(result.used_blocks) == len(result.running) == result.num_steps
+
+
+def other_groups() -> tuple[CacheGroup, ...]:
+    """A full, a windowed, a chunked and a recurrent layer, four tokens a block."""
+    layers = [
+        {"name": "full", "kind": "full_attention", "row_bytes": 1},
+        {"name": "window", "kind": "sliding_window", "row_bytes": 1, "sliding_window": 6},
+        {"name": "chunk", "kind": "chunked_local_attention", "row_bytes": 1, "attention_chunk_size": 8},
+        {"name": "state", "kind": "mamba", "page_bytes": 4},
+    ]
+    stack = layers_from_json({"layers": [{"block_size": 4, **layer} for layer in layers]})
+    return tuple(own_pages([layer]) for layer in stack)
+
+
+def test_every_kind_of_group_by_hand() -> None:
+    """Ten tokens of prompt in one step, then two more: blocks that a live token lies in, counted by hand."""
+    request = Request(arrival_step=0, prompt_tokens=10, output_tokens=2)
+    result = Simulation(other_groups(), 100, max_num_batched_tokens=10).run([request])
+    # Step 1 computes tokens 0 to 9: three blocks of every kind, one state.
+    # Step 2 computes token 10, which sees 5 to 10 in the window (blocks 1, 2), 8 to 10 in its chunk.
+    # Step 3 computes token 11: blocks 0 to 2; 6 to 11 are blocks 1 and 2; block 2.
+    assert result.peak_blocks == (3, 3, 3, 1)
+    assert result.used_blocks == (3 + 3 + 3 + 1, 3 + 2 + 1 + 1, 3 + 2 + 1 + 1)
+
+
+def test_a_pool_that_is_too_small_is_noticed() -> None:
+    """Nothing is reserved: 4 + 4 + 4 + 1 blocks of 11 in the first step, 5 + 3 + 1 + 1 in the second."""
+
+    class Careless(Simulation):
+        def _reservation(self, request: Request) -> int:
+            return 0
+
+        def _transient(self) -> int:
+            return 0
+
+    pool = Careless(other_groups(), 12, max_num_batched_tokens=16)
+    result = pool.run([Request(arrival_step=0, prompt_tokens=16, output_tokens=1)])
+    assert result.used_blocks == (13, 10)
+    assert result.num_shortfalls == 1
 
 
 def test_a_seed_gives_the_same_requests() -> None:

@@ -57,16 +57,7 @@ class ApiModules(SphinxDirective):
         return sections
 
 
-def keep_first_words(
-    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
-) -> None:
-    """Put an empty line first: napoleon looks for ``type: text`` in the first line of an attribute only."""
-    if what in {"attribute", "data", "property"}:
-        lines.insert(0, "")
-
-
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register with Sphinx."""
-    app.connect("autodoc-process-docstring", keep_first_words, priority=400)  # napoleon's is 500
     app.add_directive("api-modules", ApiModules)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

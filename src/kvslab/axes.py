@@ -48,7 +48,7 @@ class AxisLayout:
 
     @property
     def is_block_compact(self) -> bool:
-        """Whether one layer's page of one block is contiguous: no head stands outside it."""
+        """Whether one layer's page of one block is contiguous, with no head outside it."""
         return self.name.index("H") > max(self.name.index("L"), self.name.index("B"))
 
 
@@ -73,10 +73,10 @@ class CacheShape:
     """The logical shape `[L, B, H, N, C]` of layers that agree in it.
 
     Args:
-        num_layers: L.
-        num_blocks: B.
+        num_layers: L, layers.
+        num_blocks: B, blocks.
         num_heads: H, heads (or planes of heads) that are stored apart.
-        rows_per_page: N.
+        rows_per_page: N, rows of one page.
         content_bytes: C, bytes of one row of one head.
 
     Raises:
@@ -100,7 +100,7 @@ class CacheShape:
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of one page that rows use: `H * N * C`."""
+        """Bytes of one page that rows use, `H * N * C`."""
         return self.num_heads * self.rows_per_page * self.content_bytes
 
     def with_planes(self, num_planes: int = 2) -> "CacheShape":

@@ -7,6 +7,7 @@ the package needs them.
 import re
 from collections.abc import Mapping
 from fractions import Fraction
+from pathlib import Path
 
 import pandas as pd
 
@@ -61,6 +62,18 @@ def _cell(value: object) -> str:
 
 def _is_number(cell: str) -> bool:
     return cell == "-" or re.fullmatch(r"[+-]?[\d,]+(\.\d+)?( %)?", cell) is not None
+
+
+def records(name: str) -> pd.DataFrame | None:
+    """The records of a benchmark, `results/<name>.csv`; None where no device has measured it yet.
+
+    Chapters run inside the repository: `results/` is looked for from here upward.
+    """
+    for directory in (Path.cwd(), *Path.cwd().parents):
+        path = directory / "results" / f"{name}.csv"
+        if path.is_file():
+            return pd.read_csv(path)
+    return None
 
 
 def renamed(frame: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:

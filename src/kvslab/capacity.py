@@ -141,8 +141,8 @@ def blocks_per_request(groups: Sequence[CacheGroup], load: Load) -> tuple[int, .
 
 
 Owners = Sequence[Sequence[int]]
-"""Group ids that own blocks together: `SlabLayout.owners`. Groups of a lockstep set share their block ids,
-so the set takes as many blocks as its most demanding group."""
+"""Group ids that own blocks together, as `SlabLayout.owners` lists them. Groups of a lockstep set share
+their block ids, so the set takes as many blocks as its most demanding group."""
 
 
 def sum_over_owners(blocks: Sequence[int], owners: Owners | None) -> int:

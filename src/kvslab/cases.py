@@ -179,7 +179,7 @@ def check_cases(cases: tuple[Case, ...] | None = None) -> tuple[CaseResult, ...]
 def public_cases_table() -> pd.DataFrame:
     """One row per stated number: what the source prints and what comes out here.
 
-    Columns: id, what, model, release, quantity, formula, stated, derived, verdict,
+    Columns: id, what, model, release, quantity, formula, unit, stated, derived, verdict,
     source, url.
     """
     return pd.DataFrame(
@@ -191,6 +191,7 @@ def public_cases_table() -> pd.DataFrame:
                 "release": result.case.release,
                 "quantity": result.number.quantity,
                 "formula": result.number.rule,
+                "unit": result.number.unit,
                 "stated": result.number.value,
                 "derived": result.derived,
                 "verdict": "reproduced" if result.matches else "differs",

@@ -9,6 +9,7 @@ Source: the forms of vLLM 0.6 to 0.32.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 from kvslab.errors import InputError
 from kvslab.intmath import MAX_INT
@@ -16,8 +17,8 @@ from kvslab.intmath import MAX_INT
 MAX_LINE_CHARACTERS = 20_000
 MAX_LINES = 2_000_000
 
-_INTEGER = r"([0-9][0-9,]*)"
-_DECIMAL = r"([0-9][0-9,]*(?:\.[0-9]+)?)"
+_INTEGER = r"([0-9][0-9,]{0,24})(?![0-9])"
+_DECIMAL = r"([0-9][0-9,]{0,24}(?:\.[0-9]{1,9})?)"
 
 # fact -> (pattern, what the line states); a later pattern of the same fact is another wording.
 _PATTERNS: tuple[tuple[str, str], ...] = (
@@ -168,9 +169,12 @@ def _contradictions(statements: list[Statement]) -> tuple[str, ...]:
     latest = {statement.fact: statement.value for statement in statements}
     if {"cache_tokens", "concurrency", "concurrency_length"} <= latest.keys():
         tokens, length = int(latest["cache_tokens"]), int(latest["concurrency_length"])
-        # Printed to 0.01, so tokens must lie within half a hundredth of a request.
-        low, high = (length * (round(100 * float(latest["concurrency"])) + sign) for sign in (-1, 1))
-        if not low <= 100 * (tokens + 1) or not 100 * tokens <= high:
+        # Printed to 0.01, so tokens must lie within half a hundredth of a request, and are cut to an integer.
+        low, high = (
+            (Fraction(latest["concurrency"]) + half) * length
+            for half in (Fraction(-1, 200), Fraction(1, 200))
+        )
+        if not low <= tokens + 1 or not tokens <= high:
             found.append(
                 f"cache_tokens {tokens:,} is not concurrency {latest['concurrency']} times {length:,} tokens:"
                 " an engine before the two were tied together, or lines of two engines"

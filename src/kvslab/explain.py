@@ -5,6 +5,7 @@ budgets and a handful of block counts.  A line is *reproduced* by a generation a
 formula where one of those counts gives exactly the printed number.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -33,7 +34,6 @@ CHECKED = (
     "estimated_length",
     "fitted_length",
 )
-MAX_COUNTS = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,8 @@ class Explanation:
 
     Args:
         explained: Every checked statement.
-        fits: What the pool serves, one entry for each reading that gives most statements.
+        fits: What the pool serves, one entry for each reading that gives most statements;
+            for every reading where the log states nothing to tell them apart.
         contradictions: What cannot hold together, in words.
     """
 
@@ -135,7 +136,7 @@ def _counts(log: EngineLog, stride: int) -> range:
         return range(0)
     low = interval.low_bytes // stride
     high = (interval.high_bytes - 1) // stride + 1
-    return range(low, min(high, low + MAX_COUNTS))
+    return range(low, high)
 
 
 def _budget(log: EngineLog) -> BudgetInterval | None:
@@ -176,8 +177,7 @@ def _given_by(reading: Reading, statement: Statement, log: EngineLog) -> str | N
             fits = interval.low_bytes < (count + 1) * stride and count * stride < interval.high_bytes
             return "budget // block stride" if fits else None
         case "cache_tokens" | "concurrency":
-            one = max_concurrency(groups, 1, load, reading.formula)
-            if any(_prints(statement, one * count, load.longest) for count in reading.counts):
+            if _matching_counts(reading, statement):
                 return f"formula {reading.formula}"
             return _old_tokens(reading, statement)
         case "pool_tokens":
@@ -203,19 +203,30 @@ def _old_tokens(reading: Reading, statement: Statement) -> str | None:
     """What older engines logged as tokens: blocks times block size, per group from 0.10 to about 0.19."""
     if statement.fact == "concurrency":
         return None
-    groups, tokens = reading.slab.groups, int(statement.value)
-    smallest = min(group.block_size for group in groups)
-    if any(count * smallest == tokens for count in reading.counts):
+    num_groups, tokens = len(reading.slab.groups), int(statement.value)
+    per_group, rest = divmod(tokens, min(group.block_size for group in reading.slab.groups))
+    if rest:
+        return None
+    if per_group in reading.counts:
         return "blocks * block size"
-    if any(count // len(groups) * smallest == tokens for count in reading.counts):
-        return "blocks // groups * block size"
-    return None
+    least, counts = per_group * num_groups, reading.counts
+    split = counts and least < counts.stop and counts.start < least + num_groups
+    return "blocks // groups * block size" if split else None
 
 
-def _prints(statement: Statement, concurrency: Fraction, length: int) -> bool:
-    if statement.fact == "cache_tokens":
-        return int(concurrency * length) == int(statement.value)
-    return printed_like(concurrency, statement.value) == statement.value
+def _matching_counts(reading: Reading, statement: Statement) -> range:
+    """The block counts at which a reading prints what the statement says; both grow together."""
+    length = reading.load.longest
+    one = max_concurrency(reading.slab.groups, 1, reading.load, reading.formula)
+
+    def printed(count: int) -> Fraction:
+        if statement.fact == "cache_tokens":
+            return Fraction(int(one * count * length))
+        return Fraction(printed_like(one * count, statement.value))
+
+    stated = Fraction(statement.value)
+    low = bisect_left(reading.counts, stated, key=printed)
+    return reading.counts[low : bisect_right(reading.counts, stated, key=printed)]
 
 
 def _longest(reading: Reading, budget_bytes: int) -> int:
@@ -230,21 +241,12 @@ def _longest(reading: Reading, budget_bytes: int) -> int:
 
 
 def _fit(reading: Reading, log: EngineLog, statements: Sequence[Statement]) -> Fit | None:
-    counts = [
-        count
-        for count in reading.counts
-        if all(
-            _prints(
-                s,
-                max_concurrency(reading.slab.groups, count, reading.load, reading.formula),
-                reading.load.longest,
-            )
-            for s in statements
-            if s.fact in ("cache_tokens", "concurrency")
-        )
-    ]
-    if not counts:
-        counts = list(reading.counts)
+    counts = reading.counts
+    for statement in statements:
+        if statement.fact in ("cache_tokens", "concurrency"):
+            found = _matching_counts(reading, statement)
+            both = range(max(counts.start, found.start), min(counts.stop, found.stop))
+            counts = both or counts
     if not counts:
         return None
     groups, stride, count = reading.slab.groups, reading.slab.block_stride, counts[0]
@@ -285,10 +287,12 @@ def explain(
     Raises:
         InputError: Neither the log nor the caller says how long requests are.
     """
-    length = max_model_len or log.integer("concurrency_length", "max_model_len")
+    length = max_model_len
+    if length is None:
+        length = log.integer("concurrency_length", "max_model_len")
     if length is None:
         raise InputError("max_model_len", "no line that states it", "--max-model-len")
-    shards = dcp or log.integer("dcp") or 1
+    shards = dcp if dcp is not None else log.integer("dcp") or 1
     readings = list(_readings(log, stacks, max_in_flight_tokens, shards, length))
     checked = [s for s in log.statements if s.fact in CHECKED]
     scores = [0 for _ in readings]
@@ -305,7 +309,7 @@ def explain(
     fits = [
         fit
         for reading, score in zip(readings, scores, strict=True)
-        if best and score == best and (fit := _fit(reading, log, checked)) is not None
+        if score == best and (best or not checked) and (fit := _fit(reading, log, checked)) is not None
     ]
     contradictions = list(log.contradictions)
     for item in explained:
@@ -318,6 +322,9 @@ def explain(
                 f"{item.statement.fact} {item.statement.value} follows from the stated memory by no planner:"
                 " another model, row format, length, or number of tokens in flight"
             )
+    if not checked:  # nothing tells the formulas apart: keep each generation's own
+        own = {(generation.name, generation.formula) for generation in GENERATIONS.values()}
+        fits = [fit for fit in fits if (fit.label.partition(",")[0], fit.formula) in own]
     return Explanation(
         explained=tuple(explained), fits=tuple(fits), contradictions=tuple(dict.fromkeys(contradictions))
     )

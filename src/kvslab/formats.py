@@ -35,7 +35,7 @@ class RowFormat:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row: the sum of its parts."""
+        """Bytes of one row, the sum of its parts."""
         return sum(size for _, size in self.parts)
 
 

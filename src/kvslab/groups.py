@@ -9,7 +9,7 @@ retention.  Two rules serve every generation so far:
 * `group_other_hybrid`: any other stack.  Pages are made equal, then each kind of
   layer is cut into groups of one depth.
 
-Source: behaviour of vLLM 0.22.1, 0.26.0 and 0.27.0, on the stacks in
+Source: behaviour of vLLM 0.22.1, 0.26.0, 0.27.0 and 0.32.0 on the stacks in
 `tests/data/planner_vectors.json.xz`.
 """
 
@@ -81,7 +81,7 @@ class CacheGroup:
 
     @property
     def num_tuples(self) -> int:
-        """Layer tuples: the layers of the most common page size."""
+        """Layer tuples, which are as many as the layers of the most common page size."""
         return max(Counter(self.page_bytes).values())
 
 

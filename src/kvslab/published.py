@@ -1,7 +1,7 @@
 """Every published number that the project derives again, with its source.
 
-`STATED` are numbers that the engine's pull requests state; `TABLED` are block
-strides measured on engine releases beforehand.  Nothing here is computed: it is
+`STATED` are numbers that the engine's pull requests state; `MEASURED` are block
+strides that engine releases gave on the same layers.  Nothing here is computed: it is
 what `kvslab reproduce` is held against.
 """
 
@@ -12,7 +12,7 @@ PR_48993 = "vLLM PR 48993"
 PR_48993_URL = "https://github.com/vllm-project/vllm/pull/48993"
 PR_44454 = "vLLM PR 44454"
 PR_44454_URL = "https://github.com/vllm-project/vllm/pull/44454"
-RELEASES = "kvslab design notes: vLLM 0.22.1, 0.26.0 and 0.27.0 planning the same layers"
+RELEASES = "vLLM 0.22.1, 0.26.0 and 0.27.0, run on these layers; tests/data/planner_vectors.json.xz"
 
 Quantity = Literal["row_bytes", "block_stride", "num_blocks", "blocks_per_byte", "num_groups"]
 
@@ -148,7 +148,7 @@ _STRIDES = (
 _SIX_GROUPS = (("flashinfer", "mxfp4"), ("flashmla", "mxfp4"))
 
 
-def _tabled() -> tuple[PublishedNumber, ...]:
+def _measured() -> tuple[PublishedNumber, ...]:
     numbers = []
     for model, backend, indexer, *strides in _STRIDES:
         for slab, stride in zip(("padded", "bucketed", "overlay"), strides, strict=True):
@@ -179,6 +179,6 @@ def _tabled() -> tuple[PublishedNumber, ...]:
     return tuple(numbers)
 
 
-TABLED: tuple[PublishedNumber, ...] = _tabled()
+MEASURED: tuple[PublishedNumber, ...] = _measured()
 
-PUBLISHED: tuple[PublishedNumber, ...] = STATED + TABLED
+PUBLISHED: tuple[PublishedNumber, ...] = STATED + MEASURED

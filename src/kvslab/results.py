@@ -7,7 +7,7 @@ Frictionless data package).  `write_results` computes them all again;
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pandas as pd
 from kvslab.cases import public_cases_table
 from kvslab.errors import InputError
 from kvslab.outputs import write_atomically
-from kvslab.published import PR_48993, PR_48993_URL
+from kvslab.published import PR_44454, PR_44454_URL, PR_48993, PR_48993_URL
 from kvslab.tables import (
     ablation_table,
     admission_table,
@@ -28,6 +28,11 @@ from kvslab.tables import (
 )
 
 REGENERATE = "make results"
+
+CONFIG_SOURCES = (
+    ("DeepSeek-V4-Pro config.json", "https://huggingface.co/deepseek-ai/DeepSeek-V4-Pro"),
+    ("DeepSeek-V4-Flash config.json", "https://huggingface.co/deepseek-ai/DeepSeek-V4-Flash"),
+)
 
 COLUMNS: Mapping[str, str] = {
     "id": "Name of the published number.",
@@ -100,18 +105,25 @@ class ResultTable:
         title: One line.
         build: Computes it.
         sources: `(title, url)` of what it rests on.
+        columns: Descriptions that differ from `COLUMNS` here.
     """
 
     name: str
     title: str
     build: Callable[[], pd.DataFrame]
-    sources: tuple[tuple[str, str], ...] = ((PR_48993, PR_48993_URL),)
+    sources: tuple[tuple[str, str], ...] = ((PR_48993, PR_48993_URL), *CONFIG_SOURCES)
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 _VERBATIM = ("published", "derived", "difference", "budget_printed_gib")
 
 RESULT_TABLES: tuple[ResultTable, ...] = (
-    ResultTable(name="published", title="Every published number, derived again", build=published_table),
+    ResultTable(
+        name="published",
+        title="Numbers that pull requests state or releases gave, derived again",
+        build=published_table,
+        sources=((PR_48993, PR_48993_URL), (PR_44454, PR_44454_URL), *CONFIG_SOURCES),
+    ),
     ResultTable(name="strides", title="Block stride by model, backend, rows and slab", build=strides_table),
     ResultTable(name="gb200_blocks", title="DeepSeek-V4-Pro on GB200, before and after", build=gb200_table),
     ResultTable(name="ablation", title="Planner x row format, each change alone", build=ablation_table),
@@ -124,6 +136,12 @@ RESULT_TABLES: tuple[ResultTable, ...] = (
         title="Public reports of capacity, each number derived again",
         build=public_cases_table,
         sources=(("Public reports, named row by row", "https://github.com/vllm-project/vllm/issues"),),
+        columns={
+            "id": "Name of the report.",
+            "model": "The model, as the report names it.",
+            "quantity": "What is stated, see kvslab.case_file.",
+            "unit": "Unit of stated and derived, where it is no count.",
+        },
     ),
     ResultTable(name="pages", title="One row per cache layer, before and after", build=pages_table),
 )
@@ -173,11 +191,12 @@ def rendered_results() -> dict[str, str]:
 
 
 def _resource(table: ResultTable, frame: pd.DataFrame) -> dict[str, object]:
-    missing = [name for name in frame.columns if name not in COLUMNS]
+    described = {**COLUMNS, **table.columns}
+    missing = [name for name in frame.columns if name not in described]
     if missing:
         raise InputError(table.name, missing, "columns that COLUMNS describes")
     fields = [
-        {"name": name, "type": _field_type(name, frame[name]), "description": COLUMNS[name]}
+        {"name": name, "type": _field_type(name, frame[name]), "description": described[name]}
         for name in frame.columns
     ]
     return {
@@ -207,8 +226,7 @@ def write_results(directory: Path) -> tuple[Path, ...]:
     Raises:
         InputError: The directory is not there, or cannot be written.
     """
-    if not directory.is_dir():
-        raise InputError("results directory", str(directory), "a directory that exists")
+    _check_directory(directory)
     paths = []
     for name, text in rendered_results().items():
         write_atomically(directory / name, text)
@@ -216,8 +234,18 @@ def write_results(directory: Path) -> tuple[Path, ...]:
     return tuple(paths)
 
 
+def _check_directory(directory: Path) -> None:
+    if not directory.is_dir():
+        raise InputError("results directory", str(directory), "a directory that exists")
+
+
 def stale_results(directory: Path) -> tuple[str, ...]:
-    """Names of files that are missing or differ from what the library computes."""
+    """Names of files that are missing or differ from what the library computes.
+
+    Raises:
+        InputError: The directory is not there.
+    """
+    _check_directory(directory)
     return tuple(
         name
         for name, text in rendered_results().items()

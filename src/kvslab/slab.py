@@ -127,7 +127,7 @@ class SlabLayout:
 
     @property
     def owners(self) -> tuple[tuple[int, ...], ...]:
-        """Who can own a block: the ids of each lockstep set, and of each other group alone."""
+        """Who can own a block, by group ids; a lockstep set is one owner, any other group one of its own."""
         set_of = {group_id: members for members in self.lockstep for group_id in members}
         return tuple(dict.fromkeys(set_of.get(i, (i,)) for i in range(len(self.groups))))
 
@@ -171,7 +171,7 @@ class SlabLayout:
 
     @property
     def padding_bytes(self) -> int:
-        """`group_padding_bytes`, summed over the owners: one block of each."""
+        """`group_padding_bytes` of one block of each owner, summed."""
         return sum(self.group_padding_bytes(owner[0]) for owner in self.owners)
 
 

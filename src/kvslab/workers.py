@@ -13,7 +13,7 @@ from fractions import Fraction
 from kvslab.capacity import Load, auto_fit_max_model_len, max_concurrency
 from kvslab.errors import InputError
 from kvslab.generations import Formula, Generation, Price
-from kvslab.groups import CacheGroup
+from kvslab.groups import CacheGroup, is_latent_stack
 from kvslab.intmath import checked_int
 from kvslab.layers import CacheLayer, checked_stack
 from kvslab.plan import Plan
@@ -43,7 +43,11 @@ class StagedPlan:
         return self.num_data_parallel_ranks * max_concurrency(self.groups, self.num_blocks, load, formula)
 
     def auto_fit_max_model_len(self, load: Load, price: Price, *, keep_null_block: bool) -> int:
-        """The longest request that fits on every stage, see `kvslab.capacity`."""
+        """The longest request that fits on every stage, see `kvslab.capacity`.
+
+        The `tuple` price is a worker's own: it counts the groups that the stage holds.
+        The `stride` price counts every group, since block ids are the whole model's.
+        """
         return min(
             auto_fit_max_model_len(
                 plan.slab.groups if price == "tuple" else self.groups,
@@ -106,7 +110,7 @@ def plan_stages(
     slabs = []
     for stage in stages:
         share = _share(groups, {layer.name for layer in checked_stack(stage)})
-        slabs.append(generation.pack_groups(share, packed=packed))
+        slabs.append(generation.pack_groups(share, packed=packed, latent=is_latent_stack(whole)))
     num_blocks = num_blocks_override
     if num_blocks is None:
         alone = [Plan(slab=slab, budget_bytes=size) for slab, size in zip(slabs, budgets_bytes, strict=True)]

@@ -48,10 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = str(error)
     except _UsageError as error:
         message = getattr(error, "format_message", error.__str__)()
+    except (KeyboardInterrupt, typer.Abort):
+        print("kvslab: interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:
         sys.stderr.close()
         return 1
     else:
         return code if isinstance(code, int) else 0
-    print(f"kvslab: {' '.join(message.split())}", file=sys.stderr)
+    if message.strip():  # without arguments the help is printed, and there is nothing to add
+        print(f"kvslab: {' '.join(message.split())}", file=sys.stderr)
     return 2

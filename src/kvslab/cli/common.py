@@ -9,6 +9,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from kvslab.errors import InputError
 from kvslab.formats import INDEXER_FORMATS
@@ -69,9 +70,13 @@ def print_json(value: object) -> None:
 
 
 def print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Print rows of equal keys; numbers stand right, whole, with thousands separators."""
+    """Print rows of equal keys; numbers stand right, with thousands separators.
+
+    Nothing is cut or wrapped: a table wider than the terminal runs on, so that every
+    name and number stays whole.
+    """
     table = Table(
-        title=title,
+        title=Text(title),
         title_justify="left",
         title_style="bold",
         header_style="",
@@ -81,13 +86,12 @@ def print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
     names = list(rows[0])
     for name in names:
         number = all(isinstance(row[name], int | float) or row[name] is None for row in rows)
-        table.add_column(name.replace("_", " "), justify="right" if number else "left", no_wrap=number)
+        table.add_column(name.replace("_", " "), justify="right" if number else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(_cell(name, row[name]) for name in names))
+        table.add_row(*(Text(_cell(name, row[name])) for name in names))
     console = Console()
-    if not console.is_terminal:
-        console.width = 200
-    console.print(table)
+    console.width = max(console.width, Console(width=100_000).measure(table).maximum)
+    console.print(table, crop=False)
 
 
 def _cell(name: str, value: object) -> str:

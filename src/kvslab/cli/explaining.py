@@ -93,6 +93,8 @@ def explain_command(
     if as_json:
         print_json(_as_json(parsed, answer))
         return
+    if parsed.version:
+        print(f"engine version {parsed.version}")
     for item in answer.explained:
         statement = item.statement
         print(f"line {statement.line}: {statement.fact} = {statement.value}")
@@ -104,4 +106,8 @@ def explain_command(
     if answer.fits:
         print_table("what fits", [_fit_row(fit) for fit in answer.fits])
     else:
-        print("what fits: the log does not say how much memory or how many blocks there are")
+        known = parsed.last("available_gib", "num_blocks", "num_blocks_override") is not None
+        print(
+            "what fits: "
+            + ("no planner gives these lines" if known else "the log states no memory and no blocks")
+        )

@@ -27,6 +27,7 @@ from kvslab.cli.common import (
     records,
     stacks_of,
 )
+from kvslab.errors import BudgetError
 from kvslab.generations import GENERATIONS, generation_named
 from kvslab.intmath import parse_bytes
 from kvslab.layers import layers_to_json
@@ -182,6 +183,11 @@ def compare(
             layout = generation.lay_out(stacks[row["rows"]], packed=packed)
             summary = summarize(Plan(slab=layout, budget_bytes=budget_bytes), generation, requests)
         summaries.append(summary)
+    stride = min((row["block_stride_bytes"] for row in rows if not row["refused"]), default=None)
+    if stride is not None and budget_bytes < stride:
+        raise BudgetError(
+            f"budget: got {budget_bytes:,} bytes, need one block: {stride:,} in the smallest slab"
+        )
     if as_json:
         plans = [
             {"block_stride": row.pop("block_stride_bytes"), **row} | _summary_json(summary, requests)

@@ -63,7 +63,8 @@ def results_verify(directory: Directory = Path("results")) -> None:
     """Compute every table and compare; exit 1 if a file differs."""
     stale = stale_results(directory)
     for name in stale:
-        print(f"{directory / name}: differs from what the library computes")
+        state = "differs from what the library computes" if (directory / name).is_file() else "is missing"
+        print(f"{directory / name}: {state}")
     if not stale:
         print("every table holds")
     raise typer.Exit(code=1 if stale else 0)

@@ -25,7 +25,7 @@ def generation_named(name: str) -> Generation:
         InputError: There is none of that name.
 
     >>> generation_named("overlay").releases
-    'vLLM 0.27'
+    'vLLM 0.27 to 0.31 (0.27.0 was run)'
     """
     if name not in GENERATIONS:
         raise InputError("slab", name, f"one of {', '.join(GENERATIONS)}")

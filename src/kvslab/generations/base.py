@@ -70,9 +70,18 @@ class Generation:
             return self.group(stack)
         return self.group_packed(stack) if packed and self.packs_other_hybrids else group_other_hybrid(stack)
 
-    def pack_groups(self, groups: Sequence[CacheGroup], *, packed: bool = False) -> SlabLayout:
-        """Pack groups into a slab: by this generation's rule, or by rank where it does not pack."""
-        latent = any(is_latent_stack(group.layers) for group in groups)
+    def pack_groups(
+        self, groups: Sequence[CacheGroup], *, packed: bool = False, latent: bool | None = None
+    ) -> SlabLayout:
+        """Pack groups into a slab: by this generation's rule, or by rank where it does not pack.
+
+        Args:
+            groups: The groups, or one pipeline stage's share of them.
+            packed: Opt in to packing where the engine does not pack by itself.
+            latent: Whether the whole model is a latent stack, where `groups` is a share.
+        """
+        if latent is None:
+            latent = any(is_latent_stack(group.layers) for group in groups)
         if latent or (packed and self.packs_other_hybrids):
             return self.pack(groups)
         return pack_ranks(groups)

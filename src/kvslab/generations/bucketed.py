@@ -84,7 +84,7 @@ def pack_buckets(groups: Sequence[CacheGroup], depth: dict[int, int], *, block_o
 
 BUCKETED = Generation(
     name="bucketed",
-    releases="vLLM 0.23 to 0.26",
+    releases="vLLM 0.23 to 0.26 (0.26.0 was run)",
     rule="every page size keeps as many slots as the group that has most layers of it",
     group=group,
     pack=pack,

@@ -27,7 +27,7 @@ def group(layers: Sequence[CacheLayer]) -> tuple[CacheGroup, ...]:
 
 OVERLAY = Generation(
     name="overlay",
-    releases="vLLM 0.27",
+    releases="vLLM 0.27 to 0.31 (0.27.0 was run)",
     rule="the largest group, every group packed from byte 0",
     group=group,
     pack=pack_dense,

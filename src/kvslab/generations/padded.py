@@ -28,7 +28,7 @@ def pack(groups: Sequence[CacheGroup]) -> SlabLayout:
 
 PADDED = Generation(
     name="padded",
-    releases="vLLM 0.22 and before",
+    releases="vLLM 0.22 and before (0.22.1 was run)",
     rule="every page size of the first group gets as many slots as the deepest group has layers of one size",
     group=group,
     pack=pack,

@@ -112,7 +112,7 @@ def _offsets_by_spec(members: CacheGroup) -> tuple[int, ...]:
 
 STANDARD = Generation(
     name="standard",
-    releases="vLLM 0.32",
+    releases="vLLM 0.32 (0.32.0 was run)",
     rule="the largest group, every group packed from byte 0 spec by spec",
     group=group,
     pack=pack,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 
-from kvslab.errors import InputError
+from kvslab.errors import MISSING, InputError
 from kvslab.formats import Backend, backend_named
 from kvslab.inputs import Fields, parse_json, read_json
 from kvslab.layers import CacheLayer, layers_from_json
@@ -68,6 +68,9 @@ def layers_from_config(
     243
     """
     fields = Fields(config, where)
+    if "model_type" not in fields:
+        need = f"a config.json of one of {', '.join(MODEL_TYPES)}, or a layer file with a list of layers"
+        raise InputError(fields.path("model_type"), MISSING, need)
     model_type = fields.text("model_type")
     if model_type not in MODEL_TYPES:
         need = f"one of {', '.join(MODEL_TYPES)} (for any other model write a layer file)"
@@ -89,7 +92,7 @@ def read_model(model: str) -> object:
     if model in PRESETS:
         return preset_config(model)
     path = Path(model)
-    if not path.suffix and not path.exists():
+    if not model or (not path.suffix and not path.exists()):
         raise InputError(
             "model", model, f"{', '.join(PRESETS)}, or the path of a config.json or a layer file"
         )

@@ -103,6 +103,7 @@ def ablation_figure(frame: pd.DataFrame) -> Axes:
                 text.format(value), (value, y), xytext=(4, 0), textcoords="offset points", va="center"
             )
         ax.set_xlim(0, 1.2 * float(frame[column].max()))
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}" if x >= 10 else f"{x:g}"))
         ax.set_xlabel(label)
         ax.tick_params(axis="y", length=0)
     axes[0].invert_yaxis()

@@ -13,9 +13,10 @@ from matplotlib.patches import Rectangle
 
 from kvslab.axes import LAYOUTS, CacheShape, stride_axes
 from kvslab.errors import InputError, LayoutError
-from kvslab.plots.style import BOUND, HATCH, INK, bytes_axis, use_style
+from kvslab.plots.style import BOUND, COLOURS, HATCH, INK, bytes_axis, use_style
 from kvslab.pool import NULL_BLOCK, BlockPool
 from kvslab.spans import Span
+from kvslab.tables import role_of
 
 LAYER_COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00")
 MAX_CELLS = 64
@@ -103,6 +104,11 @@ def _cells(shape: CacheShape) -> Iterable[tuple[int, int, int, int]]:
                     yield layer, block, head, row
 
 
+def _box(start: float, length: float, y: float) -> list[tuple[float, float]]:
+    end = start + length
+    return [(start, y - 0.36), (end, y - 0.36), (end, y + 0.36), (start, y + 0.36)]
+
+
 def pool_figure(
     pool: BlockPool,
     spans: Sequence[Span] = (),
@@ -132,26 +138,20 @@ def pool_figure(
     if ax is None:
         _, ax = plt.subplots(figsize=(7.6, 0.45 * len(shown) + 0.7))
     stride = slab.block_stride
+    boxes: dict[str, list[list[tuple[float, float]]]] = {}
     for y in shown:
         ax.add_patch(Rectangle((0, y - 0.36), stride, 0.72, facecolor="none", edgecolor=BOUND, lw=0.6))
         owner = pool.owner_of(y)
-        for group_id in owner:
-            boxes = [
-                [
-                    (page.offset, y - 0.36),
-                    (page.offset + page.payload_bytes, y - 0.36),
-                    (page.offset + page.payload_bytes, y + 0.36),
-                    (page.offset, y + 0.36),
-                ]
-                for page in slab.pages
-                if page.group_id == group_id
-            ]
-            colour = LAYER_COLOURS[group_id % len(LAYER_COLOURS)]
-            ax.add_collection(PolyCollection(boxes, facecolors=colour, edgecolors="white", linewidths=0.2))
+        for page in slab.pages:
+            if page.group_id in owner:
+                colour = COLOURS[role_of(page.layer)]
+                boxes.setdefault(colour, []).append(_box(page.offset, page.payload_bytes, y))
         text = "null block" if y == NULL_BLOCK else "free"
         if owner:
             text = f"group {'+'.join(map(str, owner))}"
         ax.annotate(text, (stride, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9)
+    for colour, drawn in boxes.items():
+        ax.add_collection(PolyCollection(drawn, facecolors=colour, edgecolors="white", linewidths=0.2))
     lines = [
         (start - block * stride, min(end, (block + 1) * stride) - block * stride, block)
         for span in spans

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import FuncFormatter
 
 from kvslab.formats import RowFormat
 from kvslab.plots.style import BOUND, HATCH, use_style
@@ -111,14 +112,15 @@ def page_figure(pages: Sequence[tuple[str, Sequence[tuple[str, int]]]]) -> Axes:
             ax.add_patch(box)
             seen.setdefault(part, Patch(facecolor=colour, hatch=hatch, edgecolor=BOUND, lw=0.5, label=part))
             start += size
-        text = " + ".join(f"{size:,} {part}" for part, size in parts if size)
+        text = " + ".join(f"{size:,} B {part}" for part, size in parts if size)
         ax.annotate(
-            f"{start:,} bytes: {text}", (0, y - 0.3), xytext=(2, 2), textcoords="offset points", fontsize=9
+            f"{start:,} B: {text}", (0, y - 0.3), xytext=(2, 2), textcoords="offset points", fontsize=9
         )
     ax.set_yticks(range(len(pages)), [name for name, _ in pages])
     ax.set_ylim(len(pages) - 0.5, -0.75)
     ax.set_xlim(0, longest * 1.02)
     ax.tick_params(axis="y", length=0)
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
     ax.set_xlabel("bytes of one page")
     ax.legend(handles=list(seen.values()), ncols=len(seen), loc="lower right", bbox_to_anchor=(1, 1.0))
     return ax

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from kvslab.plots.style import AFTER, BEFORE, BOUND, use_style
 from kvslab.simulate import SimulationResult
 
 FORMULA_COLOURS = {"legacy": "#999999", "block_sum": "#D55E00", "steady": "#0072B2"}
 FORMULA_MARKERS = {"legacy": "s", "block_sum": "o", "steady": "^"}
+FORMULA_WIDTHS = {"legacy": 3.5, "block_sum": 1.5, "steady": 1.5}
 LABEL_SHIFTS = {"legacy": 7, "block_sum": -7, "steady": 0}
 
 
@@ -60,7 +61,9 @@ def formulas_figure(points: pd.DataFrame, *, x: str, label: str) -> Axes:
     tokens = [int(value) for value in points[x]]
     for formula, colour in FORMULA_COLOURS.items():
         requests = [float(value) for value in points[formula]]
-        ax.plot(tokens, requests, color=colour, marker=FORMULA_MARKERS[formula], ms=4, lw=1.5)
+        ax.plot(
+            tokens, requests, color=colour, marker=FORMULA_MARKERS[formula], ms=4, lw=FORMULA_WIDTHS[formula]
+        )
         ax.annotate(
             formula,
             (tokens[-1], requests[-1]),
@@ -74,6 +77,7 @@ def formulas_figure(points: pd.DataFrame, *, x: str, label: str) -> Axes:
     ax.margins(x=0.14)
     ax.set_xticks(tokens, [_short(value) for value in tokens])
     ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}" if y >= 1 else f"{y:g}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
     ax.set_xlabel(label)
     ax.set_ylabel("requests at once")
     return ax
