@@ -1,0 +1,183 @@
+"""The CPU backend: torch tensors in, Numba kernels over flat windows of their memory.
+
+Insert and gather touch each byte once: a row is read, converted and stored in one pass, in
+parallel over chunks of rows.  float16 input is widened first, which copies it; nothing else
+is copied.  Logits expand a few thousand keys at a time and leave the product to torch.
+"""
+
+import functools
+from typing import Any
+
+import numpy as np
+import torch
+
+from kvslab.mxfp4 import cpu_kernels as kernels
+from kvslab.mxfp4.checks import PagedView
+from kvslab.mxfp4.contract import E2M1, HEAD_DIM, MICROBLOCK, RULES, Rule
+
+KEYS_AT_ONCE = 2048
+"""Keys that `logits` expands at a time: 1 MiB of fp32, which stays in a core's cache."""
+
+_PATTERNS = {
+    torch.float32: torch.int32,
+    torch.bfloat16: torch.int16,
+    torch.uint8: torch.uint8,
+    torch.int32: torch.int32,
+    torch.int64: torch.int64,
+}
+
+
+def missing(device: torch.device) -> str | None:
+    """What this backend lacks on a device: a CPU."""
+    return None if device.type == "cpu" else f"tensors on a cpu, not {device}"
+
+
+def _window(data: torch.Tensor) -> Any:
+    """The memory that a tensor spans, from its first element on, as a flat array of patterns."""
+    data = data.detach()
+    span = 1 + sum((size - 1) * stride for size, stride in zip(data.shape, data.stride(), strict=True))
+    flat = data.as_strided((span,), (1,), data.storage_offset())
+    return flat.view(_PATTERNS[data.dtype]).numpy()
+
+
+@functools.cache
+def _formula(rule: Rule) -> Any:
+    formula = RULES[rule]
+    return np.array(
+        [
+            formula.add,
+            formula.floor_byte,
+            formula.ties_to_even,
+            formula.keeps_negative_zero,
+            formula.nan_byte,
+            formula.inf_byte,
+            formula.nan_code,
+            formula.nan_zeroes,
+        ],
+        dtype=np.int64,
+    )
+
+
+@functools.cache
+def _pairs() -> Any:
+    table = np.array(E2M1, dtype=np.float32)
+    byte = np.arange(256)
+    return np.stack((table[byte & 15], table[byte >> 4]), axis=1)
+
+
+def quantize(x: torch.Tensor, rule: Rule, values: torch.Tensor, scales: torch.Tensor) -> None:
+    """Quantize `x[N, 128]` into `values[N, 64]` and `scales[N, 4]`, uint8."""
+    x = x.to(torch.float32) if x.dtype == torch.float16 else x
+    count = int(x.shape[0])
+    head = (_window(x), count, x.stride(0), x.stride(1))
+    tail = (_window(values), values.stride(0), _window(scales), scales.stride(0), _formula(rule), MICROBLOCK)
+    if count <= kernels.CHUNK:
+        kernels.quantize_chunk(head[0], 0, *head[1:], *tail)
+    else:
+        kernels.quantize_rows(*head, *tail)
+
+
+def dequantize(values: torch.Tensor, scales: torch.Tensor, out: torch.Tensor) -> None:
+    """Dequantize `values[N, 64]`, `scales[N, 4]` into `out[N, 128]`."""
+    if values.stride(1) != 1 or scales.stride(1) != 1:
+        values, scales = values.contiguous(), scales.contiguous()
+    count = int(values.shape[0])
+    head = (_window(values), values.stride(0), _window(scales), scales.stride(0))
+    tail = (_window(out), out.stride(0), _pairs())
+    if count <= kernels.CHUNK:
+        kernels.dequantize_chunk(*head, 0, count, *tail)
+    else:
+        kernels.dequantize_rows(*head, count, *tail)
+
+
+def insert(view: PagedView, x: torch.Tensor, slots: torch.Tensor, rule: Rule) -> None:
+    """Quantize `x[N, 128]` and write each row at its slot."""
+    x = x.to(torch.float32) if x.dtype == torch.float16 else x
+    count = int(x.shape[0])
+    head = (_window(x), count, x.stride(0), x.stride(1))
+    tail = (
+        _window(slots),
+        slots.stride(0),
+        _window(view.data),
+        view.block_stride,
+        view.num_blocks,
+        view.page.rows_per_page,
+        _formula(rule),
+        MICROBLOCK,
+    )
+    if count <= kernels.CHUNK:
+        kernels.insert_chunk(head[0], 0, *head[1:], *tail)
+    else:
+        kernels.insert_rows(*head, *tail)
+
+
+def gather(view: PagedView, block_table: torch.Tensor, lengths: torch.Tensor, out: torch.Tensor) -> None:
+    """Read rows into `out[B, L, 128]`; rows past a length are zero."""
+    kernels.gather_rows(
+        _window(view.data),
+        view.block_stride,
+        view.num_blocks,
+        view.page.rows_per_page,
+        block_table.contiguous().numpy(),
+        lengths.contiguous().numpy(),
+        int(out.shape[1]),
+        _window(out),
+        out.stride(0),
+        out.stride(1),
+        _pairs(),
+    )
+
+
+def logits(
+    q: torch.Tensor,
+    weights: torch.Tensor,
+    view: PagedView,
+    block_table: torch.Tensor,
+    context_lens: torch.Tensor,
+    out: torch.Tensor,
+) -> None:
+    """Indexer logits `out[T, L]` of `q[T, H, 128]`, `weights[T, H]`; -inf past the context."""
+    blocks_at_once = -(-KEYS_AT_ONCE // view.page.rows_per_page)
+    step = blocks_at_once * view.page.rows_per_page
+    keys = torch.empty((1, step, HEAD_DIM), dtype=torch.float32)
+    q, weights = q.to(torch.float32), weights.to(torch.float32)
+    position = torch.arange(out.shape[1])
+    for t in range(q.shape[0]):
+        table, length = block_table[t : t + 1], int(context_lens[t])
+        for start in range(0, min(length, int(out.shape[1])), step):
+            end = min(start + step, int(out.shape[1]))
+            column = start // view.page.rows_per_page
+            part = keys[:, : end - start]
+            gather(view, table[:, column : column + blocks_at_once], context_lens[t : t + 1] - start, part)
+            scores = torch.relu_(q[t] @ part[0].T)
+            out[t, start:end] = weights[t] @ scores
+        exists = _exists(view, table[0], position, length)
+        out[t].masked_fill_(~exists, -torch.inf)
+
+
+def _exists(view: PagedView, table: torch.Tensor, position: torch.Tensor, length: int) -> torch.Tensor:
+    column = position // view.page.rows_per_page
+    block = table[column.clamp(max=table.shape[0] - 1)]
+    inside = (column < table.shape[0]) & (block >= 0) & (block < view.num_blocks)
+    return inside & (position < length)
+
+
+def topk(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `k` largest of each row, ties to the lower index: values and int32 indices."""
+    return topk_by_key(scores, k)
+
+
+def topk_by_key(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Top-k with ties settled, through one 64-bit key an element; on any device.
+
+    The high half of a key orders as the value does, the low half prefers a lower index, so
+    no two keys are equal and a selection without a stable order is enough.
+    """
+    scores = torch.where(scores.isnan(), -torch.inf, scores) + 0.0
+    bits = scores.contiguous().view(torch.int32)
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(torch.int64)
+    index = torch.arange(scores.shape[-1], device=scores.device)
+    key, _ = torch.topk(ordered << 32 | (0xFFFFFFFF - index), k, dim=-1, sorted=True)
+    indices = 0xFFFFFFFF - (key & 0xFFFFFFFF)
+    values = torch.gather(scores, -1, indices)
+    return values, torch.where(values == -torch.inf, -1, indices).to(torch.int32)

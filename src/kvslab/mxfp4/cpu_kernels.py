@@ -1,0 +1,393 @@
+# mypy: allow-untyped-decorators, allow-untyped-calls
+"""The CPU kernels: Numba, compiled on first use, parallel over chunks of rows.
+
+Everything is an integer comparison on the fp32 pattern.  With the sign cleared, patterns
+order like the numbers they stand for, so a microblock's largest magnitude is an integer
+maximum.  Subtracting `(byte - 1) << 23` moves the pattern to `u`, in which code 2 (the value
+1.0) starts at `2 << 22`, and from there on the code is `u >> 22`, rounded to nearest.  Below
+1.0 the grid is even and not logarithmic: there the code counts the ties 0.25 and 0.75 that
+`u` has passed.  The larger of both is right everywhere.
+
+Arrays are flat windows of memory with explicit steps, so a view of a slab, a transposed or
+an expanded input all reach the same code, and an index is 64-bit.
+
+Two things look odd and are meant.  Every operation is cast back to int32, because Numba
+widens to 64 bits and halves the lanes; and `microblock` is an argument although it is always
+32, because LLVM unrolls a constant loop before it can turn the maximum into vector code.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+from numba.extending import overload
+
+_i32 = np.int32
+_u8 = np.uint8
+
+CHUNK = 128
+"""Rows that one thread takes at a time."""
+
+
+def _word(x: Any, index: int) -> int:
+    """Element `index` as an fp32 pattern: `x` holds fp32 (int32) or bf16 (int16) patterns."""
+    raise NotImplementedError
+
+
+@overload(_word, inline="always")
+def _word_overload(x: Any, index: int) -> Any:  # pragma: no cover - compiled
+    if x.dtype.bitwidth == 32:
+
+        def word(x: Any, index: int) -> Any:
+            return x[index]
+    else:
+
+        def word(x: Any, index: int) -> Any:
+            return _i32(_i32(x[index]) << 16)
+
+    return word
+
+
+def _put(out: Any, at: int, patterns: Any) -> None:
+    """Store 128 fp32 patterns: `out` takes fp32 (int32) or bf16 (int16) patterns."""
+    raise NotImplementedError
+
+
+@overload(_put)
+def _put_overload(out: Any, at: int, patterns: Any) -> Any:  # pragma: no cover - compiled
+    if out.dtype.bitwidth == 32:
+
+        def put(out: Any, at: int, patterns: Any) -> None:
+            for i in range(128):
+                out[at + i] = patterns[i]
+    else:
+
+        def put(out: Any, at: int, patterns: Any) -> None:
+            for i in range(128):
+                out[at + i] = np.int16(patterns[i] >> 16)
+
+    return put
+
+
+@njit(nogil=True, cache=True)
+def _special_codes(x: Any, start: int, codes: Any, first: int, byte: int, formula: Any, has_nan: bool) -> None:
+    """The 32 codes of a microblock that holds a NaN or an infinity, one by one."""
+    keeps_zero, nan_byte, nan_code, nan_zeroes = formula[3], formula[4], formula[6], formula[7]
+    for i in range(32):
+        word = np.int64(_word(x, start + i))
+        magnitude, sign = word & 0x7FFFFFFF, (word >> 28) & 8
+        if magnitude > 0x7F800000:
+            code = nan_code
+            if not keeps_zero:
+                sign = 0
+        elif has_nan and nan_byte == 255:
+            code = nan_code if magnitude == 0x7F800000 else 0
+        else:
+            code = 0
+            for tie in range(7):
+                # Exponent and top fraction bits of .25 .75 1.25 1.75 2.5 3.5 5, over the scale's.
+                at = (byte << 23) + (
+                    -0x1000000, -0x400000, 0x200000, 0x600000, 0xA00000, 0xE00000, 0x1200000
+                )[tie]
+                if magnitude == 0x7F800000 or magnitude > at or (
+                    magnitude == at and formula[2] and tie % 2 == 1
+                ):
+                    code += 1
+            if code == 0 and not keeps_zero:
+                sign = 0
+        codes[first + i] = 0 if (has_nan and nan_zeroes) else code | sign
+
+
+@njit(nogil=True, cache=True)
+def _encode(
+    x: Any, at: int, values: Any, values_at: int, scales: Any, scales_at: int, codes: Any, formula: Any, microblock: int
+) -> None:
+    """Quantize the 128 adjacent elements from `x[at]`."""
+    add, floor_byte = formula[0], formula[1]
+    odd = _i32(1 if formula[2] else 0)
+    half = _i32(0x1FFFFF)
+    for group in range(4):
+        start, first = at + group * 32, group * 32
+        largest = _i32(0)
+        for i in range(microblock):
+            largest = max(largest, _i32(_word(x, start + i) & _i32(0x7FFFFFFF)))
+        if largest >= 0x7F800000:
+            has_nan = largest > 0x7F800000
+            byte = formula[4] if has_nan else formula[5]
+            scales[scales_at + group] = _u8(byte)
+            _special_codes(x, start, codes, first, byte, formula, has_nan)
+            continue
+        byte = max(((np.int64(largest) + add) >> 23) - 2, floor_byte)
+        scales[scales_at + group] = _u8(byte)
+        byte = max(byte, 1)
+        base = _i32((byte - 1) << 23)
+        # Ties 0.25 and 0.75 in `u`; under scale bytes 1 and 2 they are subnormal numbers.
+        if byte == 1:
+            quarter, three_quarters = 0x200000, 0x600000
+        elif byte == 2:
+            quarter, three_quarters = 0x400000 - 0x800000, 0x400000
+        else:
+            quarter, three_quarters = -0x800000, 0x400000
+        quarter_tie = _i32(quarter)
+        three_quarters_tie = _i32(three_quarters - odd)
+        for i in range(microblock):
+            word = _i32(_word(x, start + i))
+            u = _i32(_i32(word & _i32(0x7FFFFFFF)) - base)
+            rounded = _i32(_i32(u + half + _i32(_i32(u >> 22) & odd)) >> 22)
+            small = _i32(_i32(u > quarter_tie) + _i32(u > three_quarters_tie))
+            code = min(max(rounded, small), _i32(7))
+            codes[first + i] = _u8(_i32(code) | _i32(_i32(word >> 28) & 8))
+    if formula[3] == 0:
+        for i in range(128):
+            if codes[i] == 8:
+                codes[i] = 0
+    pairs = codes.view(np.uint16)
+    for i in range(64):
+        pair = pairs[i]
+        values[values_at + i] = _u8(pair | (pair >> 4))
+
+
+@njit(nogil=True, cache=True)
+def quantize_chunk(
+    x: Any,
+    first: int,
+    last: int,
+    row_step: int,
+    step: int,
+    values: Any,
+    values_step: int,
+    scales: Any,
+    scales_step: int,
+    formula: Any,
+    microblock: int,
+) -> None:
+    """Quantize rows `first` to `last - 1`."""
+    codes, packed = np.empty(128, np.uint8), np.empty(128, x.dtype)
+    for n in range(first, last):
+        if step == 1:
+            _encode(
+                x, n * row_step, values, n * values_step, scales, n * scales_step, codes, formula, microblock
+            )
+        else:
+            for i in range(128):
+                packed[i] = x[n * row_step + i * step]
+            _encode(packed, 0, values, n * values_step, scales, n * scales_step, codes, formula, microblock)
+
+
+@njit(nogil=True, cache=True)
+def insert_chunk(
+    x: Any,
+    first: int,
+    last: int,
+    row_step: int,
+    step: int,
+    slots: Any,
+    slots_step: int,
+    slab: Any,
+    block_stride: int,
+    num_blocks: int,
+    rows_per_page: int,
+    formula: Any,
+    microblock: int,
+) -> None:
+    """Quantize rows `first` to `last - 1` straight into their slots."""
+    codes, packed = np.empty(128, np.uint8), np.empty(128, x.dtype)
+    for n in range(first, last):
+        slot = np.int64(slots[n * slots_step])
+        if slot < 0 or slot >= num_blocks * rows_per_page:
+            continue
+        block = slot // rows_per_page
+        row = slot - block * rows_per_page
+        page = block * block_stride
+        values_at, scales_at = page + row * 64, page + rows_per_page * 64 + row * 4
+        if step == 1:
+            _encode(x, n * row_step, slab, values_at, slab, scales_at, codes, formula, microblock)
+        else:
+            for i in range(128):
+                packed[i] = x[n * row_step + i * step]
+            _encode(packed, 0, slab, values_at, slab, scales_at, codes, formula, microblock)
+
+
+@njit(nogil=True, cache=True)
+def _decode(
+    values: Any, values_at: int, scales: Any, scales_at: int, out: Any, out_at: int, pairs: Any, row: Any
+) -> None:
+    """Dequantize one row; `pairs[256, 2]` holds the two elements of each byte."""
+    patterns = row.view(np.int32)
+    for group in range(4):
+        byte = np.int64(scales[scales_at + group])
+        if byte == 255:
+            patterns[group * 32 : group * 32 + 32] = _i32(0x7FC00000)
+            continue
+        for i in range(16):
+            pair = values[values_at + group * 16 + i]
+            row[group * 32 + 2 * i] = pairs[pair, 0]
+            row[group * 32 + 2 * i + 1] = pairs[pair, 1]
+        scale = np.float32(2.0 ** np.float64(byte - 127))
+        for i in range(32):
+            row[group * 32 + i] *= scale
+    _put(out, out_at, patterns)
+
+
+@njit(nogil=True, cache=True)
+def dequantize_chunk(
+    values: Any,
+    values_step: int,
+    scales: Any,
+    scales_step: int,
+    first: int,
+    last: int,
+    out: Any,
+    out_step: int,
+    pairs: Any,
+) -> None:
+    """Dequantize rows `first` to `last - 1`."""
+    row = np.empty(128, np.float32)
+    for n in range(first, last):
+        _decode(values, n * values_step, scales, n * scales_step, out, n * out_step, pairs, row)
+
+
+@njit(nogil=True, cache=True)
+def gather_chunk(
+    slab: Any,
+    block_stride: int,
+    num_blocks: int,
+    rows_per_page: int,
+    block_table: Any,
+    lengths: Any,
+    request: int,
+    first: int,
+    last: int,
+    out: Any,
+    out_at: int,
+    out_step: int,
+    pairs: Any,
+) -> None:
+    """Read positions `first` to `last - 1` of one request; positions without a row are zero."""
+    row = np.empty(128, np.float32)
+    columns = block_table.shape[1]
+    for position in range(first, last):
+        column = position // rows_per_page
+        block = np.int64(-1)
+        if position < lengths[request] and column < columns:
+            block = np.int64(block_table[request, column])
+        to = out_at + position * out_step
+        if block < 0 or block >= num_blocks:
+            out[to : to + 128] = 0
+            continue
+        index = position - column * rows_per_page
+        page = block * block_stride
+        _decode(slab, page + index * 64, slab, page + rows_per_page * 64 + index * 4, out, to, pairs, row)
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def quantize_rows(
+    x: Any,
+    count: int,
+    row_step: int,
+    step: int,
+    values: Any,
+    values_step: int,
+    scales: Any,
+    scales_step: int,
+    formula: Any,
+    microblock: int,
+) -> None:
+    """`quantize_chunk` over all rows, in parallel."""
+    for chunk in prange((count + CHUNK - 1) // CHUNK):
+        first = chunk * CHUNK
+        last = min(count, first + CHUNK)
+        quantize_chunk(
+            x, first, last, row_step, step, values, values_step, scales, scales_step, formula, microblock
+        )
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def insert_rows(
+    x: Any,
+    count: int,
+    row_step: int,
+    step: int,
+    slots: Any,
+    slots_step: int,
+    slab: Any,
+    block_stride: int,
+    num_blocks: int,
+    rows_per_page: int,
+    formula: Any,
+    microblock: int,
+) -> None:
+    """`insert_chunk` over all rows, in parallel."""
+    for chunk in prange((count + CHUNK - 1) // CHUNK):
+        first = chunk * CHUNK
+        last = min(count, first + CHUNK)
+        insert_chunk(
+            x,
+            first,
+            last,
+            row_step,
+            step,
+            slots,
+            slots_step,
+            slab,
+            block_stride,
+            num_blocks,
+            rows_per_page,
+            formula,
+            microblock,
+        )
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def dequantize_rows(
+    values: Any,
+    values_step: int,
+    scales: Any,
+    scales_step: int,
+    count: int,
+    out: Any,
+    out_step: int,
+    pairs: Any,
+) -> None:
+    """`dequantize_chunk` over all rows, in parallel."""
+    for chunk in prange((count + CHUNK - 1) // CHUNK):
+        first = chunk * CHUNK
+        last = min(count, first + CHUNK)
+        dequantize_chunk(values, values_step, scales, scales_step, first, last, out, out_step, pairs)
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def gather_rows(
+    slab: Any,
+    block_stride: int,
+    num_blocks: int,
+    rows_per_page: int,
+    block_table: Any,
+    lengths: Any,
+    longest: int,
+    out: Any,
+    out_request_step: int,
+    out_step: int,
+    pairs: Any,
+) -> None:
+    """`gather_chunk` over all requests and positions, in parallel."""
+    chunks = (longest + CHUNK - 1) // CHUNK
+    for task in prange(block_table.shape[0] * chunks):
+        request = task // chunks
+        first = (task - request * chunks) * CHUNK
+        last = min(longest, first + CHUNK)
+        gather_chunk(
+            slab,
+            block_stride,
+            num_blocks,
+            rows_per_page,
+            block_table,
+            lengths,
+            request,
+            first,
+            last,
+            out,
+            request * out_request_step,
+            out_step,
+            pairs,
+        )
