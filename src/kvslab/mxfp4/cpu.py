@@ -13,7 +13,8 @@ import torch
 
 from kvslab.mxfp4 import cpu_kernels as kernels
 from kvslab.mxfp4.checks import PagedView
-from kvslab.mxfp4.contract import E2M1, HEAD_DIM, MICROBLOCK, RULES, Rule
+from kvslab.mxfp4.contract import E2M1, HEAD_DIM, MICROBLOCK, RULES, SCALE_BIAS, Rule
+from kvslab.mxfp4.selection import topk_by_key
 
 KEYS_AT_ONCE = 2048
 """Keys that `logits` expands at a time: 1 MiB of fp32, which stays in a core's cache."""
@@ -22,8 +23,6 @@ _PATTERNS = {
     torch.float32: torch.int32,
     torch.bfloat16: torch.int16,
     torch.uint8: torch.uint8,
-    torch.int32: torch.int32,
-    torch.int64: torch.int64,
 }
 
 
@@ -62,7 +61,12 @@ def _formula(rule: Rule) -> Any:
 def _pairs() -> Any:
     table = np.array(E2M1, dtype=np.float32)
     byte = np.arange(256)
-    return np.stack((table[byte & 15], table[byte >> 4]), axis=1)
+    return np.stack((table[byte & 15], table[byte >> 4]), axis=1).view(np.int64)[:, 0].copy()
+
+
+@functools.cache
+def _powers() -> Any:
+    return np.ldexp(1.0, np.arange(256) - SCALE_BIAS).astype(np.float32)  # 255 is never read
 
 
 def quantize(x: torch.Tensor, rule: Rule, values: torch.Tensor, scales: torch.Tensor) -> None:
@@ -83,7 +87,7 @@ def dequantize(values: torch.Tensor, scales: torch.Tensor, out: torch.Tensor) ->
         values, scales = values.contiguous(), scales.contiguous()
     count = int(values.shape[0])
     head = (_window(values), values.stride(0), _window(scales), scales.stride(0))
-    tail = (_window(out), out.stride(0), _pairs())
+    tail = (_window(out), out.stride(0), _pairs(), _powers())
     if count <= kernels.CHUNK:
         kernels.dequantize_chunk(*head, 0, count, *tail)
     else:
@@ -96,8 +100,7 @@ def insert(view: PagedView, x: torch.Tensor, slots: torch.Tensor, rule: Rule) ->
     count = int(x.shape[0])
     head = (_window(x), count, x.stride(0), x.stride(1))
     tail = (
-        _window(slots),
-        slots.stride(0),
+        slots.to(torch.int64).contiguous().numpy(),
         _window(view.data),
         view.block_stride,
         view.num_blocks,
@@ -118,13 +121,14 @@ def gather(view: PagedView, block_table: torch.Tensor, lengths: torch.Tensor, ou
         view.block_stride,
         view.num_blocks,
         view.page.rows_per_page,
-        block_table.contiguous().numpy(),
-        lengths.contiguous().numpy(),
+        block_table.to(torch.int64).contiguous().numpy(),
+        lengths.to(torch.int64).contiguous().numpy(),
         int(out.shape[1]),
         _window(out),
         out.stride(0),
         out.stride(1),
         _pairs(),
+        _powers(),
     )
 
 
@@ -165,19 +169,3 @@ def _exists(view: PagedView, table: torch.Tensor, position: torch.Tensor, length
 def topk(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The `k` largest of each row, ties to the lower index: values and int32 indices."""
     return topk_by_key(scores, k)
-
-
-def topk_by_key(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Top-k with ties settled, through one 64-bit key an element; on any device.
-
-    The high half of a key orders as the value does, the low half prefers a lower index, so
-    no two keys are equal and a selection without a stable order is enough.
-    """
-    scores = torch.where(scores.isnan(), -torch.inf, scores) + 0.0
-    bits = scores.contiguous().view(torch.int32)
-    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(torch.int64)
-    index = torch.arange(scores.shape[-1], device=scores.device)
-    key, _ = torch.topk(ordered << 32 | (0xFFFFFFFF - index), k, dim=-1, sorted=True)
-    indices = 0xFFFFFFFF - (key & 0xFFFFFFFF)
-    values = torch.gather(scores, -1, indices)
-    return values, torch.where(values == -torch.inf, -1, indices).to(torch.int32)

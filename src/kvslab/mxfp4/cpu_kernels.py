@@ -24,6 +24,7 @@ from numba.extending import overload
 
 _i32 = np.int32
 _u8 = np.uint8
+_at = np.uint64
 
 CHUNK = 128
 """Rows that one thread takes at a time."""
@@ -58,12 +59,12 @@ def _put_overload(out: Any, at: int, patterns: Any) -> Any:  # pragma: no cover 
     if out.dtype.bitwidth == 32:
 
         def put(out: Any, at: int, patterns: Any) -> None:
-            for i in range(128):
+            for i in range(_at(128)):
                 out[at + i] = patterns[i]
     else:
 
         def put(out: Any, at: int, patterns: Any) -> None:
-            for i in range(128):
+            for i in range(_at(128)):
                 out[at + i] = np.int16(patterns[i] >> 16)
 
     return put
@@ -73,7 +74,7 @@ def _put_overload(out: Any, at: int, patterns: Any) -> Any:  # pragma: no cover 
 def _special_codes(x: Any, start: int, codes: Any, first: int, byte: int, formula: Any, has_nan: bool) -> None:
     """The 32 codes of a microblock that holds a NaN or an infinity, one by one."""
     keeps_zero, nan_byte, nan_code, nan_zeroes = formula[3], formula[4], formula[6], formula[7]
-    for i in range(32):
+    for i in range(_at(32)):
         word = np.int64(_word(x, start + i))
         magnitude, sign = word & 0x7FFFFFFF, (word >> 28) & 8
         if magnitude > 0x7F800000:
@@ -85,13 +86,10 @@ def _special_codes(x: Any, start: int, codes: Any, first: int, byte: int, formul
         else:
             code = 0
             for tie in range(7):
-                # Exponent and top fraction bits of .25 .75 1.25 1.75 2.5 3.5 5, over the scale's.
-                at = (byte << 23) + (
-                    -0x1000000, -0x400000, 0x200000, 0x600000, 0xA00000, 0xE00000, 0x1200000
-                )[tie]
-                if magnitude == 0x7F800000 or magnitude > at or (
-                    magnitude == at and formula[2] and tie % 2 == 1
-                ):
+                # The patterns of the ties .25 .75 1.25 1.75 2.5 3.5 5, less that of 1.0.
+                above = (-0x1000000, -0x400000, 0x200000, 0x600000, 0xA00000, 0xE00000, 0x1200000)[tie]
+                limit = (byte << 23) + above - (formula[2] if tie % 2 == 1 else 0)
+                if magnitude == 0x7F800000 or magnitude > limit:
                     code += 1
             if code == 0 and not keeps_zero:
                 sign = 0
@@ -102,12 +100,13 @@ def _special_codes(x: Any, start: int, codes: Any, first: int, byte: int, formul
 def _encode(
     x: Any, at: int, values: Any, values_at: int, scales: Any, scales_at: int, codes: Any, formula: Any, microblock: int
 ) -> None:
-    """Quantize the 128 adjacent elements from `x[at]`."""
+    """Quantize the 128 adjacent elements from `x[at]`; every index is unsigned."""
     add, floor_byte = formula[0], formula[1]
     odd = _i32(1 if formula[2] else 0)
     half = _i32(0x1FFFFF)
-    for group in range(4):
-        start, first = at + group * 32, group * 32
+    for group in range(_at(4)):
+        first = group * _at(32)
+        start = at + first
         largest = _i32(0)
         for i in range(microblock):
             largest = max(largest, _i32(_word(x, start + i) & _i32(0x7FFFFFFF)))
@@ -138,11 +137,11 @@ def _encode(
             code = min(max(rounded, small), _i32(7))
             codes[first + i] = _u8(_i32(code) | _i32(_i32(word >> 28) & 8))
     if formula[3] == 0:
-        for i in range(128):
+        for i in range(_at(128)):
             if codes[i] == 8:
                 codes[i] = 0
     pairs = codes.view(np.uint16)
-    for i in range(64):
+    for i in range(_at(64)):
         pair = pairs[i]
         values[values_at + i] = _u8(pair | (pair >> 4))
 
@@ -162,16 +161,15 @@ def quantize_chunk(
     microblock: int,
 ) -> None:
     """Quantize rows `first` to `last - 1`."""
-    codes, packed = np.empty(128, np.uint8), np.empty(128, x.dtype)
+    codes, packed, size = np.empty(128, np.uint8), np.empty(128, x.dtype), _at(microblock)
     for n in range(first, last):
+        to, scale_to = _at(n * values_step), _at(n * scales_step)
         if step == 1:
-            _encode(
-                x, n * row_step, values, n * values_step, scales, n * scales_step, codes, formula, microblock
-            )
+            _encode(x, _at(n * row_step), values, to, scales, scale_to, codes, formula, size)
         else:
             for i in range(128):
                 packed[i] = x[n * row_step + i * step]
-            _encode(packed, 0, values, n * values_step, scales, n * scales_step, codes, formula, microblock)
+            _encode(packed, _at(0), values, to, scales, scale_to, codes, formula, size)
 
 
 @njit(nogil=True, cache=True)
@@ -182,7 +180,6 @@ def insert_chunk(
     row_step: int,
     step: int,
     slots: Any,
-    slots_step: int,
     slab: Any,
     block_stride: int,
     num_blocks: int,
@@ -191,41 +188,41 @@ def insert_chunk(
     microblock: int,
 ) -> None:
     """Quantize rows `first` to `last - 1` straight into their slots."""
-    codes, packed = np.empty(128, np.uint8), np.empty(128, x.dtype)
+    codes, packed, size = np.empty(128, np.uint8), np.empty(128, x.dtype), _at(microblock)
     for n in range(first, last):
-        slot = np.int64(slots[n * slots_step])
+        slot = np.int64(slots[n])
         if slot < 0 or slot >= num_blocks * rows_per_page:
             continue
         block = slot // rows_per_page
         row = slot - block * rows_per_page
         page = block * block_stride
-        values_at, scales_at = page + row * 64, page + rows_per_page * 64 + row * 4
+        to, scale_to = _at(page + row * 64), _at(page + rows_per_page * 64 + row * 4)
         if step == 1:
-            _encode(x, n * row_step, slab, values_at, slab, scales_at, codes, formula, microblock)
+            _encode(x, _at(n * row_step), slab, to, slab, scale_to, codes, formula, size)
         else:
             for i in range(128):
                 packed[i] = x[n * row_step + i * step]
-            _encode(packed, 0, slab, values_at, slab, scales_at, codes, formula, microblock)
+            _encode(packed, _at(0), slab, to, slab, scale_to, codes, formula, size)
 
 
 @njit(nogil=True, cache=True)
 def _decode(
-    values: Any, values_at: int, scales: Any, scales_at: int, out: Any, out_at: int, pairs: Any, row: Any
+    values: Any, values_at: int, scales: Any, scales_at: int, out: Any, out_at: int, pairs: Any, powers: Any, row: Any
 ) -> None:
-    """Dequantize one row; `pairs[256, 2]` holds the two elements of each byte."""
-    patterns = row.view(np.int32)
-    for group in range(4):
-        byte = np.int64(scales[scales_at + group])
+    """Dequantize one row; `pairs[256]` holds the two elements of each byte, `powers` the scales."""
+    patterns, doubles = row.view(np.int32), row.view(np.int64)
+    for group in range(_at(4)):
+        byte = scales[scales_at + group]
+        first = group * _at(16)
         if byte == 255:
-            patterns[group * 32 : group * 32 + 32] = _i32(0x7FC00000)
+            for i in range(_at(32)):
+                patterns[group * _at(32) + i] = _i32(0x7FC00000)
             continue
-        for i in range(16):
-            pair = values[values_at + group * 16 + i]
-            row[group * 32 + 2 * i] = pairs[pair, 0]
-            row[group * 32 + 2 * i + 1] = pairs[pair, 1]
-        scale = np.float32(2.0 ** np.float64(byte - 127))
-        for i in range(32):
-            row[group * 32 + i] *= scale
+        for i in range(_at(16)):
+            doubles[first + i] = pairs[values[values_at + first + i]]
+        scale = powers[byte]
+        for i in range(_at(32)):
+            row[group * _at(32) + i] *= scale
     _put(out, out_at, patterns)
 
 
@@ -240,11 +237,13 @@ def dequantize_chunk(
     out: Any,
     out_step: int,
     pairs: Any,
+    powers: Any,
 ) -> None:
     """Dequantize rows `first` to `last - 1`."""
     row = np.empty(128, np.float32)
     for n in range(first, last):
-        _decode(values, n * values_step, scales, n * scales_step, out, n * out_step, pairs, row)
+        at, scale_at, to = _at(n * values_step), _at(n * scales_step), _at(n * out_step)
+        _decode(values, at, scales, scale_at, out, to, pairs, powers, row)
 
 
 @njit(nogil=True, cache=True)
@@ -262,6 +261,7 @@ def gather_chunk(
     out_at: int,
     out_step: int,
     pairs: Any,
+    powers: Any,
 ) -> None:
     """Read positions `first` to `last - 1` of one request; positions without a row are zero."""
     row = np.empty(128, np.float32)
@@ -277,7 +277,8 @@ def gather_chunk(
             continue
         index = position - column * rows_per_page
         page = block * block_stride
-        _decode(slab, page + index * 64, slab, page + rows_per_page * 64 + index * 4, out, to, pairs, row)
+        at, scale_at = _at(page + index * 64), _at(page + rows_per_page * 64 + index * 4)
+        _decode(slab, at, slab, scale_at, out, _at(to), pairs, powers, row)
 
 
 @njit(nogil=True, cache=True, parallel=True)
@@ -309,7 +310,6 @@ def insert_rows(
     row_step: int,
     step: int,
     slots: Any,
-    slots_step: int,
     slab: Any,
     block_stride: int,
     num_blocks: int,
@@ -328,7 +328,6 @@ def insert_rows(
             row_step,
             step,
             slots,
-            slots_step,
             slab,
             block_stride,
             num_blocks,
@@ -348,12 +347,13 @@ def dequantize_rows(
     out: Any,
     out_step: int,
     pairs: Any,
+    powers: Any,
 ) -> None:
     """`dequantize_chunk` over all rows, in parallel."""
     for chunk in prange((count + CHUNK - 1) // CHUNK):
         first = chunk * CHUNK
         last = min(count, first + CHUNK)
-        dequantize_chunk(values, values_step, scales, scales_step, first, last, out, out_step, pairs)
+        dequantize_chunk(values, values_step, scales, scales_step, first, last, out, out_step, pairs, powers)
 
 
 @njit(nogil=True, cache=True, parallel=True)
@@ -369,6 +369,7 @@ def gather_rows(
     out_request_step: int,
     out_step: int,
     pairs: Any,
+    powers: Any,
 ) -> None:
     """`gather_chunk` over all requests and positions, in parallel."""
     chunks = (longest + CHUNK - 1) // CHUNK
@@ -390,4 +391,5 @@ def gather_rows(
             request * out_request_step,
             out_step,
             pairs,
+            powers,
         )

@@ -1,0 +1,486 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics
+"""The GPU kernels, in Triton: what each program does, and why it is written that way.
+
+A program of `encode` or `decode` takes BLOCK *microblocks*, not rows: a microblock is a line
+of 32 elements, so its largest magnitude stays within a few neighbouring threads, a thread
+reads 16 adjacent bytes, and a page of any number of rows needs no special case.
+
+Rounding is integer arithmetic on the fp32 pattern (see `cpu_kernels` for the formula); from
+sm_100 on `cvt.rn.satfinite.e2m1x2.f32` does the same in one instruction for two elements.
+Decoding puts the magnitude code into the top bits of a subnormal fp32 number, where the
+E2M1 grid and the fp32 grid agree, and multiplies by 2**126: both steps are exact.
+
+Logits keep the packed bytes until the last moment.  Byte i of a key holds elements 2i and
+2i+1, so the low and the high nibbles are two keys of 64 elements that meet the even and the
+odd elements of the query: two products, and no interleaving of registers.
+
+Offsets are 64-bit.  A slot, a block id or a position out of range is masked, never followed.
+"""
+
+import triton
+import triton.language as tl
+
+INFINITY = tl.constexpr(0x7F800000)
+MAGNITUDE = tl.constexpr(0x7FFFFFFF)
+
+
+@triton.jit
+def _largest(a, b):
+    return tl.maximum(a, b)
+
+
+@triton.jit
+def _power_of_two(byte):
+    """`2**(byte - 127)` for bytes 0 to 254; NaN for 255."""
+    bits = tl.where(byte == 0, 0x00400000, byte << 23)
+    bits = tl.where(byte == 255, 0x7FC00000, bits)
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _convert_pair(low, high):
+    """Two scaled fp32 numbers to one byte, nearest-even, saturating (sm_100 and up)."""
+    return tl.inline_asm_elementwise(
+        "{ .reg .b8 pair; cvt.rn.satfinite.e2m1x2.f32 pair, $1, $2; cvt.u32.u8 $0, pair; }",
+        constraints="=r,f,f",
+        args=[high, low],
+        dtype=tl.int32,
+        is_pure=True,
+        pack=1,
+    )
+
+
+@triton.jit
+def encode(
+    x,
+    values,
+    scales,
+    slots,
+    count,
+    row_stride,
+    element_stride,
+    values_stride,
+    scales_stride,
+    block_stride,
+    num_slots,
+    rows_per_page,
+    ADD: tl.constexpr,
+    FLOOR_BYTE: tl.constexpr,
+    TIES_TO_EVEN: tl.constexpr,
+    KEEPS_NEGATIVE_ZERO: tl.constexpr,
+    NAN_BYTE: tl.constexpr,
+    INF_BYTE: tl.constexpr,
+    NAN_CODE: tl.constexpr,
+    NAN_ZEROES: tl.constexpr,
+    PAGED: tl.constexpr,
+    HARDWARE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Quantize BLOCK microblocks a program; PAGED: into the slots of a slab."""
+    microblock = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    n = microblock // 4
+    group = (microblock % 4).to(tl.int32)
+    valid = n < count
+    element = group[:, None] * 32 + tl.arange(0, 32)[None, :]
+    at = n[:, None] * row_stride + element.to(tl.int64) * element_stride
+    raw = tl.load(x + at, mask=valid[:, None], other=0.0)
+    if x.dtype.element_ty == tl.bfloat16:
+        # By hand: the interpreter's own conversion loses subnormal numbers.
+        bits = raw.to(tl.int16, bitcast=True).to(tl.int32) << 16
+    else:
+        bits = raw.to(tl.float32).to(tl.int32, bitcast=True)
+    magnitude = bits & MAGNITUDE
+    largest = tl.reduce(magnitude, 1, _largest)
+
+    byte = tl.maximum(((largest + ADD) >> 23) - 2, FLOOR_BYTE)
+    byte = tl.where(largest == INFINITY, INF_BYTE, byte)
+    byte = tl.where(largest > INFINITY, NAN_BYTE, byte)
+    divisor = tl.minimum(tl.maximum(byte, 1), 254)
+
+    if HARDWARE:
+        scaled = bits.to(tl.float32, bitcast=True) * _power_of_two(254 - divisor)[:, None]
+        low, high = tl.split(tl.reshape(scaled, (BLOCK, 16, 2)))
+        packed = _convert_pair(low, high)
+    else:
+        u = magnitude - ((divisor - 1) << 23)[:, None]
+        quarter = tl.where(
+            divisor == 1, 0x200000, tl.where(divisor == 2, 0x400000, (divisor - 2) << 23)
+        )
+        three_quarters = tl.where(divisor == 1, 0x600000, ((divisor - 1) << 23) + 0x400000)
+        if TIES_TO_EVEN:
+            rounded = (u + 0x1FFFFF + ((u >> 22) & 1)) >> 22
+            small = (magnitude > quarter[:, None]).to(tl.int32)
+            small += (magnitude >= three_quarters[:, None]).to(tl.int32)
+        else:
+            rounded = (u + 0x1FFFFF) >> 22
+            small = (magnitude > quarter[:, None]).to(tl.int32)
+            small += (magnitude > three_quarters[:, None]).to(tl.int32)
+        code = tl.minimum(tl.maximum(rounded, small), 7)
+        code = tl.where(magnitude == INFINITY, 7, code)
+        sign = (bits >> 28) & 8
+        if NAN_BYTE == 255:
+            if not NAN_ZEROES:
+                has_nan = (largest > INFINITY)[:, None]
+                code = tl.where(has_nan, tl.where(magnitude >= INFINITY, NAN_CODE, 0), code)
+        else:
+            code = tl.where(magnitude > INFINITY, NAN_CODE, code)
+        if not KEEPS_NEGATIVE_ZERO:
+            sign = tl.where((code == 0) | (magnitude > INFINITY), 0, sign)
+        low, high = tl.split(tl.reshape(code | sign, (BLOCK, 16, 2)))
+        packed = low | (high << 4)
+    if NAN_ZEROES:
+        packed = tl.where((largest > INFINITY)[:, None], 0, packed)
+
+    if PAGED:
+        slot = tl.load(slots + n, mask=valid, other=-1).to(tl.int64)
+        valid = valid & (slot >= 0) & (slot < num_slots)
+        slot = tl.where(valid, slot, 0)
+        block = slot // rows_per_page
+        row = slot % rows_per_page
+        values_at = block * block_stride + row * 64
+        scales_at = block * block_stride + rows_per_page * 64 + row * 4
+    else:
+        values_at = n * values_stride
+        scales_at = n * scales_stride
+    pair = group[:, None] * 16 + tl.arange(0, 16)[None, :]
+    tl.store(values + values_at[:, None] + pair, packed.to(tl.uint8), mask=valid[:, None])
+    tl.store(scales + scales_at + group, byte.to(tl.uint8), mask=valid)
+
+
+@triton.jit
+def _decoded(nibble):
+    """The E2M1 value of the low four bits of an int32, exactly."""
+    bits = ((nibble & 7) << 22) | ((nibble & 8) << 28)
+    return bits.to(tl.float32, bitcast=True) * 8.507059173023462e37
+
+
+@triton.jit
+def _page_of(block_table, table_stride, request, position, exists, columns, num_blocks, block_stride, rows_per_page):
+    """Byte offset of the pages that hold positions, the rows in them, and which exist."""
+    column = position // rows_per_page
+    exists = exists & (column < columns)
+    block = tl.load(block_table + request * table_stride + column, mask=exists, other=-1).to(tl.int64)
+    exists = exists & (block >= 0) & (block < num_blocks)
+    block = tl.where(exists, block, 0)
+    return block * block_stride, position % rows_per_page, exists
+
+
+@triton.jit
+def decode(
+    values,
+    scales,
+    out,
+    block_table,
+    lengths,
+    count,
+    values_stride,
+    scales_stride,
+    out_request_stride,
+    out_stride,
+    table_stride,
+    columns,
+    num_blocks,
+    block_stride,
+    rows_per_page,
+    PAGED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Dequantize BLOCK microblocks a program; PAGED: of one request, through its block table."""
+    microblock = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    request = tl.program_id(1).to(tl.int64)
+    n = microblock // 4
+    group = (microblock % 4).to(tl.int32)
+    inside = n < count
+    if PAGED:
+        length = tl.load(lengths + request).to(tl.int64)
+        page, row, exists = _page_of(
+            block_table,
+            table_stride,
+            request,
+            n,
+            inside & (n < length),
+            columns,
+            num_blocks,
+            block_stride,
+            rows_per_page,
+        )
+        values_at = page + row * 64
+        scales_at = page + rows_per_page * 64 + row * 4
+    else:
+        exists = inside
+        values_at = n * values_stride
+        scales_at = n * scales_stride
+    pair = group[:, None] * 16 + tl.arange(0, 16)[None, :]
+    packed = tl.load(values + values_at[:, None] + pair, mask=exists[:, None], other=0).to(tl.int32)
+    byte = tl.load(scales + scales_at + group, mask=exists, other=0).to(tl.int32)
+    elements = tl.reshape(tl.join(_decoded(packed), _decoded(packed >> 4)), (BLOCK, 32))
+    elements = elements * _power_of_two(byte)[:, None]
+    element = group[:, None] * 32 + tl.arange(0, 32)[None, :]
+    to = request * out_request_stride + n[:, None] * out_stride + element
+    if out.dtype.element_ty == tl.bfloat16:
+        # Exact, so the upper half of the pattern is all there is.
+        upper = (elements.to(tl.int32, bitcast=True) >> 16).to(tl.int16)
+        tl.store(out + to, upper.to(tl.bfloat16, bitcast=True), mask=inside[:, None])
+    else:
+        tl.store(out + to, elements, mask=inside[:, None])
+
+
+@triton.jit
+def logits_expand(
+    q,
+    weights,
+    slab,
+    block_table,
+    lengths,
+    out,
+    longest,
+    heads,
+    q_token_stride,
+    q_head_stride,
+    weights_stride,
+    out_stride,
+    table_stride,
+    columns,
+    num_blocks,
+    block_stride,
+    rows_per_page,
+    HEADS: tl.constexpr,
+    KEYS: tl.constexpr,
+    TILES: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Score TILES x KEYS keys of one query: expand the nibbles in registers, two products.
+
+    WIDE: products in fp32 (an fp32 query, or the interpreter); otherwise bf16, which holds
+    every E2M1 value times a power of two exactly.
+    """
+    t = tl.program_id(1).to(tl.int64)
+    length = tl.load(lengths + t).to(tl.int64)
+    head = tl.arange(0, HEADS)
+    half = tl.arange(0, 64)
+    has_head = head < heads
+    query = q + t * q_token_stride + head[:, None] * q_head_stride + half[None, :] * 2
+    even = tl.load(query, mask=has_head[:, None], other=0.0)
+    odd = tl.load(query + 1, mask=has_head[:, None], other=0.0)
+    if WIDE:
+        even = even.to(tl.float32)
+        odd = odd.to(tl.float32)
+    else:
+        even = even.to(tl.bfloat16)
+        odd = odd.to(tl.bfloat16)
+    weight = tl.load(weights + t * weights_stride + head, mask=has_head, other=0.0).to(tl.float32)
+    for tile in range(TILES):
+        position = (tl.program_id(0).to(tl.int64) * TILES + tile) * KEYS + tl.arange(0, KEYS)
+        page, row, exists = _page_of(
+            block_table,
+            table_stride,
+            t,
+            position,
+            (position < longest) & (position < length),
+            columns,
+            num_blocks,
+            block_stride,
+            rows_per_page,
+        )
+        at = (page + row * 64)[:, None, None] + tl.arange(0, 4)[None, :, None] * 16
+        at = at + tl.arange(0, 16)[None, None, :]
+        packed = tl.load(slab + at, mask=exists[:, None, None], other=0).to(tl.int32)
+        scale_at = (page + rows_per_page * 64 + row * 4)[:, None] + tl.arange(0, 4)[None, :]
+        byte = tl.load(slab + scale_at, mask=exists[:, None], other=0).to(tl.int32)
+        scale = _power_of_two(byte)[:, :, None]
+        low = tl.reshape(_decoded(packed) * scale, (KEYS, 64))
+        high = tl.reshape(_decoded(packed >> 4) * scale, (KEYS, 64))
+        if WIDE:
+            scores = tl.dot(even, tl.trans(low), input_precision="ieee")
+            scores += tl.dot(odd, tl.trans(high), input_precision="ieee")
+        else:
+            scores = tl.dot(even, tl.trans(low.to(tl.bfloat16)))
+            scores = tl.dot(odd, tl.trans(high.to(tl.bfloat16)), scores)
+        # Not maximum(): that would turn a NaN key into a score of zero.
+        scores = tl.where(scores < 0, 0.0, scores)
+        total = tl.sum(scores * weight[:, None], axis=0)
+        total = tl.where(exists, total, float("-inf"))
+        tl.store(out + t * out_stride + position, total, mask=position < longest)
+
+
+@triton.jit
+def logits_scaled(
+    q,
+    weights,
+    slab,
+    block_table,
+    lengths,
+    out,
+    longest,
+    heads,
+    q_token_stride,
+    q_head_stride,
+    weights_stride,
+    out_stride,
+    table_stride,
+    columns,
+    num_blocks,
+    block_stride,
+    rows_per_page,
+    HEADS: tl.constexpr,
+    KEYS: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """As `logits_expand` for a bf16 query, with the expansion left to `tl.dot_scaled`."""
+    t = tl.program_id(1).to(tl.int64)
+    length = tl.load(lengths + t).to(tl.int64)
+    head = tl.arange(0, HEADS)
+    has_head = head < heads
+    query = q + t * q_token_stride + head[:, None] * q_head_stride + tl.arange(0, 128)[None, :]
+    full = tl.load(query, mask=has_head[:, None], other=0.0)
+    weight = tl.load(weights + t * weights_stride + head, mask=has_head, other=0.0).to(tl.float32)
+    for tile in range(TILES):
+        position = (tl.program_id(0).to(tl.int64) * TILES + tile) * KEYS + tl.arange(0, KEYS)
+        page, row, exists = _page_of(
+            block_table,
+            table_stride,
+            t,
+            position,
+            (position < longest) & (position < length),
+            columns,
+            num_blocks,
+            block_stride,
+            rows_per_page,
+        )
+        at = (page + row * 64)[:, None] + tl.arange(0, 64)[None, :]
+        packed = tl.load(slab + at, mask=exists[:, None], other=0)
+        scale_at = (page + rows_per_page * 64 + row * 4)[:, None] + tl.arange(0, 4)[None, :]
+        byte = tl.load(slab + scale_at, mask=exists[:, None], other=0)
+        scores = tl.dot_scaled(full, None, "bf16", tl.trans(packed), byte, "e2m1")
+        scores = tl.where(scores < 0, 0.0, scores)
+        total = tl.sum(scores * weight[:, None], axis=0)
+        total = tl.where(exists, total, float("-inf"))
+        tl.store(out + t * out_stride + position, total, mask=position < longest)
+
+
+@triton.jit
+def logits_e4m3(
+    q,
+    weights,
+    slab,
+    block_table,
+    lengths,
+    out,
+    longest,
+    heads,
+    q_token_stride,
+    q_head_stride,
+    weights_stride,
+    out_stride,
+    table_stride,
+    columns,
+    num_blocks,
+    block_stride,
+    rows_per_page,
+    HEADS: tl.constexpr,
+    KEYS: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """As `logits_expand`, with keys as e4m3 under one power of two a row (sm_89 and up).
+
+    A row's four scales differ by powers of two.  With its largest at 2**6 the elements are
+    multiples of 2**-9, the smallest e4m3 number, while the scales spread by at most 14
+    binary orders, and the largest is 6 * 64 = 384 of 448: the expansion is exact.  The query is
+    e4m3 already (one scale a head, folded into `weights` by the caller).
+    """
+    t = tl.program_id(1).to(tl.int64)
+    length = tl.load(lengths + t).to(tl.int64)
+    head = tl.arange(0, HEADS)
+    half = tl.arange(0, 64)
+    has_head = head < heads
+    query = q + t * q_token_stride + head[:, None] * q_head_stride + half[None, :] * 2
+    even = tl.load(query, mask=has_head[:, None], other=0.0)
+    odd = tl.load(query + 1, mask=has_head[:, None], other=0.0)
+    weight = tl.load(weights + t * weights_stride + head, mask=has_head, other=0.0).to(tl.float32)
+    for tile in range(TILES):
+        position = (tl.program_id(0).to(tl.int64) * TILES + tile) * KEYS + tl.arange(0, KEYS)
+        page, row, exists = _page_of(
+            block_table,
+            table_stride,
+            t,
+            position,
+            (position < longest) & (position < length),
+            columns,
+            num_blocks,
+            block_stride,
+            rows_per_page,
+        )
+        at = (page + row * 64)[:, None, None] + tl.arange(0, 4)[None, :, None] * 16
+        at = at + tl.arange(0, 16)[None, None, :]
+        packed = tl.load(slab + at, mask=exists[:, None, None], other=0).to(tl.int32)
+        scale_at = (page + rows_per_page * 64 + row * 4)[:, None] + tl.arange(0, 4)[None, :]
+        byte = tl.load(slab + scale_at, mask=exists[:, None], other=0).to(tl.int32)
+        top = tl.reduce(byte, 1, _largest)
+        # A spread past 14 orders rounds the smallest microblocks; 127 - 30 keeps them finite.
+        scale = _power_of_two(tl.maximum(byte - top[:, None] + 6, -30) + 127)[:, :, None]
+        low = tl.reshape(_decoded(packed) * scale, (KEYS, 64)).to(tl.float8e4nv)
+        high = tl.reshape(_decoded(packed >> 4) * scale, (KEYS, 64)).to(tl.float8e4nv)
+        scores = tl.dot(even, tl.trans(low))
+        scores = tl.dot(odd, tl.trans(high), scores)
+        scores = tl.where(scores < 0, 0.0, scores)
+        total = tl.sum(scores * weight[:, None], axis=0) * 0.015625
+        total = total * _power_of_two(top)
+        total = tl.where(exists, total, float("-inf"))
+        tl.store(out + t * out_stride + position, total, mask=position < longest)
+
+
+@triton.jit
+def logits_fp8(
+    q,
+    weights,
+    slab,
+    block_table,
+    lengths,
+    out,
+    longest,
+    heads,
+    q_token_stride,
+    q_head_stride,
+    weights_stride,
+    out_stride,
+    table_stride,
+    columns,
+    num_blocks,
+    block_stride,
+    rows_per_page,
+    HEADS: tl.constexpr,
+    KEYS: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """Scores of FP8 rows (128 e4m3 bytes, one fp32 scale): what MXFP4 must beat (sm_89 and up)."""
+    t = tl.program_id(1).to(tl.int64)
+    length = tl.load(lengths + t).to(tl.int64)
+    head = tl.arange(0, HEADS)
+    has_head = head < heads
+    query = q + t * q_token_stride + head[:, None] * q_head_stride + tl.arange(0, 128)[None, :]
+    full = tl.load(query, mask=has_head[:, None], other=0.0)
+    weight = tl.load(weights + t * weights_stride + head, mask=has_head, other=0.0).to(tl.float32)
+    for tile in range(TILES):
+        position = (tl.program_id(0).to(tl.int64) * TILES + tile) * KEYS + tl.arange(0, KEYS)
+        page, row, exists = _page_of(
+            block_table,
+            table_stride,
+            t,
+            position,
+            (position < longest) & (position < length),
+            columns,
+            num_blocks,
+            block_stride,
+            rows_per_page,
+        )
+        at = (page + row * 128)[:, None] + tl.arange(0, 128)[None, :]
+        keys = tl.load(slab + at, mask=exists[:, None], other=0).to(tl.float8e4nv, bitcast=True)
+        scale_at = (page + rows_per_page * 128 + row * 4)[:, None] + tl.arange(0, 4)[None, :]
+        shift = (tl.arange(0, 4) * 8)[None, :]
+        bits = tl.load(slab + scale_at, mask=exists[:, None], other=0).to(tl.int32) << shift
+        scale = tl.sum(bits, axis=1).to(tl.float32, bitcast=True)
+        scores = tl.dot(full, tl.trans(keys))
+        scores = tl.where(scores < 0, 0.0, scores)
+        total = tl.sum(scores * weight[:, None], axis=0) * scale
+        total = tl.where(exists, total, float("-inf"))
+        tl.store(out + t * out_stride + position, total, mask=position < longest)
