@@ -6,6 +6,7 @@ for the nearest entry of a table.  Nothing here uses the shifts and thresholds o
 backends, so an error in those cannot hide.
 """
 
+import functools
 from collections.abc import MutableSequence, Sequence
 
 from kvslab.mxfp4.contract import HEAD_DIM, MICROBLOCK, PageGeometry, Rule
@@ -40,6 +41,7 @@ def _smallest_scale(amax: int, at_least: int) -> int:
     return next(byte for byte in range(at_least, 256) if 6 * _power(byte - 127) >= amax)
 
 
+@functools.cache
 def _scale_byte(amax: int, rule: Rule) -> int:
     """The scale byte for a finite largest magnitude, given times 2**150."""
     match rule:
@@ -99,6 +101,7 @@ def _nan_microblock_code(bits: int, rule: Rule) -> int:
             return _element_code(bits, 254, rule)
 
 
+@functools.lru_cache(maxsize=1 << 18)
 def _element_code(bits: int, byte: int, rule: Rule) -> int:
     sign, magnitude = bits >> 31, bits & 0x7FFFFFFF
     code = 7 if magnitude == _INFINITY else _code(_exact(magnitude), byte, rule)

@@ -6,6 +6,7 @@ is copied.  Logits expand a few thousand keys at a time and leave the product to
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ def missing(device: torch.device) -> str | None:
     return None if device.type == "cpu" else f"tensors on a cpu, not {device}"
 
 
-def _window(data: torch.Tensor) -> Any:
+def window(data: torch.Tensor) -> Any:
     """The memory that a tensor spans, from its first element on, as a flat array of patterns."""
     data = data.detach()
     span = 1 + sum((size - 1) * stride for size, stride in zip(data.shape, data.stride(), strict=True))
@@ -73,8 +74,8 @@ def quantize(x: torch.Tensor, rule: Rule, values: torch.Tensor, scales: torch.Te
     """Quantize `x[N, 128]` into `values[N, 64]` and `scales[N, 4]`, uint8."""
     x = x.to(torch.float32) if x.dtype == torch.float16 else x
     count = int(x.shape[0])
-    head = (_window(x), count, x.stride(0), x.stride(1))
-    tail = (_window(values), values.stride(0), _window(scales), scales.stride(0), _formula(rule), MICROBLOCK)
+    head = (window(x), count, x.stride(0), x.stride(1))
+    tail = (window(values), values.stride(0), window(scales), scales.stride(0), _formula(rule), MICROBLOCK)
     if count <= kernels.CHUNK:
         kernels.quantize_chunk(head[0], 0, *head[1:], *tail)
     else:
@@ -86,8 +87,8 @@ def dequantize(values: torch.Tensor, scales: torch.Tensor, out: torch.Tensor) ->
     if values.stride(1) != 1 or scales.stride(1) != 1:
         values, scales = values.contiguous(), scales.contiguous()
     count = int(values.shape[0])
-    head = (_window(values), values.stride(0), _window(scales), scales.stride(0))
-    tail = (_window(out), out.stride(0), _pairs(), _powers())
+    head = (window(values), values.stride(0), window(scales), scales.stride(0))
+    tail = (window(out), out.stride(0), _pairs(), _powers())
     if count <= kernels.CHUNK:
         kernels.dequantize_chunk(*head, 0, count, *tail)
     else:
@@ -98,10 +99,10 @@ def insert(view: PagedView, x: torch.Tensor, slots: torch.Tensor, rule: Rule) ->
     """Quantize `x[N, 128]` and write each row at its slot."""
     x = x.to(torch.float32) if x.dtype == torch.float16 else x
     count = int(x.shape[0])
-    head = (_window(x), count, x.stride(0), x.stride(1))
+    head = (window(x), count, x.stride(0), x.stride(1))
     tail = (
         slots.to(torch.int64).contiguous().numpy(),
-        _window(view.data),
+        window(view.data),
         view.block_stride,
         view.num_blocks,
         view.page.rows_per_page,
@@ -117,14 +118,14 @@ def insert(view: PagedView, x: torch.Tensor, slots: torch.Tensor, rule: Rule) ->
 def gather(view: PagedView, block_table: torch.Tensor, lengths: torch.Tensor, out: torch.Tensor) -> None:
     """Read rows into `out[B, L, 128]`; rows past a length are zero."""
     kernels.gather_rows(
-        _window(view.data),
+        window(view.data),
         view.block_stride,
         view.num_blocks,
         view.page.rows_per_page,
         block_table.to(torch.int64).contiguous().numpy(),
         lengths.to(torch.int64).contiguous().numpy(),
         int(out.shape[1]),
-        _window(out),
+        window(out),
         out.stride(0),
         out.stride(1),
         _pairs(),
@@ -141,22 +142,33 @@ def logits(
     out: torch.Tensor,
 ) -> None:
     """Indexer logits `out[T, L]` of `q[T, H, 128]`, `weights[T, H]`; -inf past the context."""
-    blocks_at_once = -(-KEYS_AT_ONCE // view.page.rows_per_page)
-    step = blocks_at_once * view.page.rows_per_page
-    keys = torch.empty((1, step, HEAD_DIM), dtype=torch.float32)
+    logits_of(gather, q, weights, view, block_table, context_lens, out)
+
+
+def logits_of(
+    read: Callable[[PagedView, torch.Tensor, torch.Tensor, torch.Tensor], None],
+    q: torch.Tensor,
+    weights: torch.Tensor,
+    view: PagedView,
+    block_table: torch.Tensor,
+    context_lens: torch.Tensor,
+    out: torch.Tensor,
+) -> None:
+    """`logits` for rows that `read` gathers, whatever their format."""
+    rows_per_page = view.page.rows_per_page
+    blocks_at_once = -(-KEYS_AT_ONCE // rows_per_page)
+    step, longest = blocks_at_once * rows_per_page, int(out.shape[1])
+    keys = torch.empty((1, min(step, longest), HEAD_DIM), dtype=torch.float32)
     q, weights = q.to(torch.float32), weights.to(torch.float32)
-    position = torch.arange(out.shape[1])
+    position = torch.arange(longest)
     for t in range(q.shape[0]):
-        table, length = block_table[t : t + 1], int(context_lens[t])
-        for start in range(0, min(length, int(out.shape[1])), step):
-            end = min(start + step, int(out.shape[1]))
-            column = start // view.page.rows_per_page
+        table, length = block_table[t : t + 1], min(int(context_lens[t]), longest)
+        for start in range(0, length, step):
+            end, column = min(start + step, length), start // rows_per_page
             part = keys[:, : end - start]
-            gather(view, table[:, column : column + blocks_at_once], context_lens[t : t + 1] - start, part)
-            scores = torch.relu_(q[t] @ part[0].T)
-            out[t, start:end] = weights[t] @ scores
-        exists = _exists(view, table[0], position, length)
-        out[t].masked_fill_(~exists, -torch.inf)
+            read(view, table[:, column : column + blocks_at_once], context_lens[t : t + 1] - start, part)
+            out[t, start:end] = weights[t] @ torch.relu_(q[t] @ part[0].T)
+        out[t].masked_fill_(~_exists(view, table[0], position, length), -torch.inf)
 
 
 def _exists(view: PagedView, table: torch.Tensor, position: torch.Tensor, length: int) -> torch.Tensor:

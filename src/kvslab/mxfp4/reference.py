@@ -9,6 +9,8 @@ magnitude::
 grid in each range.
 """
 
+from collections.abc import Callable
+
 import torch
 
 from kvslab.mxfp4.checks import PagedView
@@ -87,10 +89,11 @@ def quantize(x: torch.Tensor, rule: Rule, values: torch.Tensor, scales: torch.Te
 
 def dequantize(values: torch.Tensor, scales: torch.Tensor, out: torch.Tensor) -> None:
     """Dequantize `values[N, 64]`, `scales[N, 4]` into `out[N, 128]`."""
-    out.copy_(_dequantized(values, scales))
+    out.copy_(dequantized(values, scales))
 
 
-def _dequantized(values: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+def dequantized(values: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """`values[..., 64]` and `scales[..., 4]` as fp32 `[..., 128]`."""
     table = torch.tensor(E2M1, dtype=torch.float32, device=values.device)
     codes = torch.stack((values & 15, values >> 4), dim=-1).to(torch.int64)
     elements = table[codes].reshape(*values.shape[:-1], SCALES_PER_ROW, MICROBLOCK)
@@ -141,7 +144,7 @@ def insert(view: PagedView, x: torch.Tensor, slots: torch.Tensor, rule: Rule) ->
 def gather(view: PagedView, block_table: torch.Tensor, lengths: torch.Tensor, out: torch.Tensor) -> None:
     """Read rows into `out[B, L, 128]`; rows past a length are zero."""
     values, scales, exists = gather_rows(view, block_table, lengths, out.shape[1])
-    out.copy_(torch.where(exists[..., None], _dequantized(values, scales), 0.0))
+    out.copy_(torch.where(exists[..., None], dequantized(values, scales), 0.0))
 
 
 def weighted_relu(q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
@@ -158,10 +161,23 @@ def logits(
     out: torch.Tensor,
 ) -> None:
     """Indexer logits `out[T, L]` of `q[T, H, 128]`, `weights[T, H]`; -inf past the context."""
+    logits_of(dequantized, q, weights, view, block_table, context_lens, out)
+
+
+def logits_of(
+    expand: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    q: torch.Tensor,
+    weights: torch.Tensor,
+    view: PagedView,
+    block_table: torch.Tensor,
+    context_lens: torch.Tensor,
+    out: torch.Tensor,
+) -> None:
+    """`logits` for rows whose value and scale bytes `expand` turns into numbers."""
     for t in range(q.shape[0]):
         one = slice(t, t + 1)
         values, scales, exists = gather_rows(view, block_table[one], context_lens[one], out.shape[1])
-        keys = _dequantized(values, scales)[0]
+        keys = expand(values, scales)[0]
         scores = weighted_relu(q[t].to(torch.float32), weights[t].to(torch.float32), keys)
         out[t] = torch.where(exists[0], scores, -torch.inf)
 
