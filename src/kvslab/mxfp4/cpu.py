@@ -67,7 +67,7 @@ def _pairs() -> Any:
 
 @functools.cache
 def _powers() -> Any:
-    return np.ldexp(1.0, np.arange(256) - SCALE_BIAS).astype(np.float32)  # 255 is never read
+    return np.append(np.ldexp(1.0, np.arange(255) - SCALE_BIAS), np.nan).astype(np.float32)
 
 
 def quantize(x: torch.Tensor, rule: Rule, values: torch.Tensor, scales: torch.Tensor) -> None:
