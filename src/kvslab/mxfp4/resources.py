@@ -48,7 +48,10 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What one kernel needs on one architecture; sizes in bytes, registers per thread."""
+    """What one kernel needs on one architecture; sizes in bytes, registers per thread.
+
+    `flushed_instructions` counts those that would flush subnormal numbers to zero.
+    """
 
     kernel: str
     variant: str
@@ -61,6 +64,7 @@ class Resources:
     stack_bytes: int
     shared_bytes: int
     ptx_instructions: int
+    flushed_instructions: int
 
     def as_row(self) -> dict[str, Any]:
         """The fields, in order."""
@@ -202,4 +206,5 @@ def measure(variant: Variant, capability: int) -> Resources:
         stack_bytes=_number(r"(\d+) bytes stack frame", report),
         shared_bytes=int(compiled.metadata.shared),
         ptx_instructions=len(instructions),
+        flushed_instructions=sum(".ftz" in line for line in instructions),
     )
