@@ -17,9 +17,7 @@ def patterns(words: list[int]) -> torch.Tensor:
 
 def words(x: torch.Tensor) -> list[list[int]]:
     """Rows as lists of unsigned fp32 patterns."""
-    return [
-        [w % 2**32 for w in row] for row in x.to(torch.float32).contiguous().view(torch.int32).tolist()
-    ]
+    return [[w % 2**32 for w in row] for row in x.to(torch.float32).contiguous().view(torch.int32).tolist()]
 
 
 def every_bf16() -> torch.Tensor:
@@ -41,7 +39,19 @@ def mixed_rows(count: int, seed: int, dtype: torch.dtype = torch.float32) -> tor
     spread = torch.randn((count, 4, 32), generator=generator, dtype=torch.float64)
     x = (spread * torch.exp2(exponent)).reshape(count, 128).to(torch.float32)
     picker = random.Random(seed)
-    specials = [0.0, -0.0, float("nan"), float("inf"), -float("inf"), 1e-45, -1e-45, 3.4e38, -3.4e38, 6.0, -0.5]
+    specials = [
+        0.0,
+        -0.0,
+        float("nan"),
+        float("inf"),
+        -float("inf"),
+        1e-45,
+        -1e-45,
+        3.4e38,
+        -3.4e38,
+        6.0,
+        -0.5,
+    ]
     for row in range(0, count, 2):
         for _ in range(4):
             x[row, picker.randrange(128)] = picker.choice(specials)
@@ -57,7 +67,13 @@ def guarded_slab(total_bytes: int, seed: int = 7) -> torch.Tensor:
 
 
 def view_of(
-    slab: torch.Tensor, *, num_blocks: int, block_stride: int, rows_per_page: int, offset: int = 0, pad: int = 0
+    slab: torch.Tensor,
+    *,
+    num_blocks: int,
+    block_stride: int,
+    rows_per_page: int,
+    offset: int = 0,
+    pad: int = 0,
 ) -> torch.Tensor:
     """The strided `[num_blocks, page_bytes]` view of one layer's pages."""
     return slab.as_strided((num_blocks, rows_per_page * 68 + pad), (block_stride, 1), offset)

@@ -50,7 +50,9 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
         "out[0]: got strides (1, 3), need a last dimension of stride 1",
     ),
     (
-        lambda: mxfp4.quantize(X, out=(torch.zeros((3, 64), dtype=U8), torch.zeros((1, 4), dtype=U8).expand(3, 4))),
+        lambda: mxfp4.quantize(
+            X, out=(torch.zeros((3, 64), dtype=U8), torch.zeros((1, 4), dtype=U8).expand(3, 4))
+        ),
         "out[1]: got strides (0, 1), need a tensor that stores each element once",
     ),
     (lambda: mxfp4.quantize_query(X), "q: got float32[3, 128] on cpu, need"),
@@ -59,7 +61,9 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
         "scales: got uint8[2, 4] on cpu, need uint8[3, 4] on cpu",
     ),
     (
-        lambda: mxfp4.dequantize(torch.zeros((3, 64), dtype=U8), torch.zeros((3, 4), dtype=U8), dtype=torch.float16),
+        lambda: mxfp4.dequantize(
+            torch.zeros((3, 64), dtype=U8), torch.zeros((3, 4), dtype=U8), dtype=torch.float16
+        ),
         "dtype: got torch.float16, need torch.float32 or torch.bfloat16",
     ),
     (lambda: insert(view=VIEW.to(torch.int8)), "cache_view: got int8[3, 476] on cpu, need uint8[num_blocks"),
@@ -93,12 +97,17 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
         lambda: gather(torch.tensor([[0]]), torch.tensor([5]), max_length=4),
         "max_length: got 4, need an integer from 5",
     ),
-    (lambda: gather(torch.tensor([[0.0]]), torch.tensor([5])), "block_table: got float32[1, 1] on cpu, need int32"),
+    (
+        lambda: gather(torch.tensor([[0.0]]), torch.tensor([5])),
+        "block_table: got float32[1, 1] on cpu, need int32",
+    ),
     (lambda: gather(torch.tensor([[0]]), torch.tensor([1, 2])), "lengths: got int64[2] on cpu, need"),
     (lambda: logits(torch.zeros(2, 4, 64), torch.zeros(2, 4)), "q: got float32[2, 4, 64] on cpu, need"),
     (lambda: logits(torch.zeros(2, 4, 128), torch.zeros(2, 5)), "weights: got float32[2, 5] on cpu, need"),
     (
-        lambda: logits((torch.zeros((2, 4, 64), dtype=U8), torch.zeros((2, 3, 4), dtype=U8)), torch.zeros(2, 4)),
+        lambda: logits(
+            (torch.zeros((2, 4, 64), dtype=U8), torch.zeros((2, 3, 4), dtype=U8)), torch.zeros(2, 4)
+        ),
         "q[1]: got uint8[2, 3, 4] on cpu, need uint8[2, 4, 4] on cpu",
     ),
     (lambda: mxfp4.topk(torch.zeros(2, 3), 0), "k: got 0, need an integer from 1"),

@@ -30,7 +30,9 @@ def query(heads: int, seed: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
     return q, torch.randn((4, heads), generator=generator)
 
 
-def in_float64(slab: torch.Tensor, q: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def in_float64(
+    slab: torch.Tensor, q: torch.Tensor, weights: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits, and the sum of magnitudes that they come from."""
     flat, page = slab.numpy().tobytes(), PageGeometry(rows_per_page=ROWS)
     scores = torch.full((4, 28), -torch.inf, dtype=torch.float64)
@@ -43,7 +45,9 @@ def in_float64(slab: torch.Tensor, q: torch.Tensor, weights: torch.Tensor) -> tu
             key = signed.view(torch.float32).to(torch.float64)
             heads = torch.relu(q[t].to(torch.float64) @ key)
             scores[t, position] = weights[t].to(torch.float64) @ heads
-            sizes[t, position] = weights[t].abs().to(torch.float64) @ (q[t].abs().to(torch.float64) @ key.abs())
+            sizes[t, position] = weights[t].abs().to(torch.float64) @ (
+                q[t].abs().to(torch.float64) @ key.abs()
+            )
     return scores, sizes
 
 
@@ -78,7 +82,7 @@ def test_a_quantized_query_is_its_expansion(backend: str) -> None:
 @pytest.mark.parametrize("backend", FAST_BACKENDS)
 def test_strided_inputs_given_outputs_and_long_contexts(backend: str) -> None:
     """More keys than are expanded at a time, repeated blocks, a transposed query."""
-    slab, view = filled_view()
+    _, view = filled_view()
     q, weights = query(6)
     table = (torch.arange(1_000) % BLOCKS).repeat(4, 1)
     lengths = torch.tensor([6_999, 2_049, 4_097, 0])
@@ -89,7 +93,13 @@ def test_strided_inputs_given_outputs_and_long_contexts(backend: str) -> None:
         rows_per_page=ROWS, max_length=7_005, out=out[:, 2:7_007], backend=backend,
     )  # fmt: skip
     short = mxfp4.paged_logits(
-        q, weights, view, table[:, :BLOCKS], torch.full((4,), BLOCKS * ROWS), rows_per_page=ROWS, backend="codec"
+        q,
+        weights,
+        view,
+        table[:, :BLOCKS],
+        torch.full((4,), BLOCKS * ROWS),
+        rows_per_page=ROWS,
+        backend="codec",
     )
     for t, length in enumerate(lengths.tolist()):
         repeated = short[t].repeat(100)[:length]
@@ -100,7 +110,7 @@ def test_strided_inputs_given_outputs_and_long_contexts(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", FAST_BACKENDS)
 def test_a_nan_key_scores_nan_and_a_missing_block_scores_nothing(backend: str) -> None:
-    slab, view = filled_view()
+    _, view = filled_view()
     x = torch.zeros((1, 128))
     x[0, 5] = torch.nan
     mxfp4.insert(view, x, torch.tensor([3 * ROWS + 2]), rows_per_page=ROWS, backend=backend)

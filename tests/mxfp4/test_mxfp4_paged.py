@@ -10,7 +10,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mxfp4_inputs import FAST_BACKENDS, codec_bytes, guarded_slab, inserted_by_codec, mixed_rows, view_of, words
+from mxfp4_inputs import (
+    FAST_BACKENDS,
+    codec_bytes,
+    guarded_slab,
+    inserted_by_codec,
+    mixed_rows,
+    view_of,
+    words,
+)
 
 from kvslab import mxfp4
 from kvslab.mxfp4 import Rule, codec
@@ -27,9 +35,13 @@ LAYOUTS = [
 ]
 
 
-def read_by_codec(slab: torch.Tensor, block_id: int, row: int, block_stride: int, rows: int, offset: int) -> list[int]:
+def read_by_codec(
+    slab: torch.Tensor, block_id: int, row: int, block_stride: int, rows: int, offset: int
+) -> list[int]:
     flat = memoryview(slab.numpy()).cast("B")[offset:]
-    return codec.read_row(flat, block_id, row, page=PageGeometry(rows_per_page=rows), block_stride=block_stride)
+    return codec.read_row(
+        flat, block_id, row, page=PageGeometry(rows_per_page=rows), block_stride=block_stride
+    )
 
 
 def as_patterns(x: torch.Tensor) -> torch.Tensor:
@@ -160,7 +172,9 @@ def test_empty_requests_blocks_and_tables(backend: str) -> None:
     none = torch.zeros((0,), dtype=torch.int64)
     got = mxfp4.gather(view, torch.zeros((0, 4), dtype=torch.int64), none, rows_per_page=7, backend=backend)
     assert got.shape == (0, 0, 128)
-    got = mxfp4.gather(view, torch.zeros((2, 0), dtype=torch.int64), torch.zeros(2).long(), rows_per_page=7, backend=backend)
+    got = mxfp4.gather(
+        view, torch.zeros((2, 0), dtype=torch.int64), torch.zeros(2).long(), rows_per_page=7, backend=backend
+    )
     assert got.shape == (2, 0, 128)
     before = slab.clone()
     mxfp4.insert(view[:0], torch.zeros((1, 128)), torch.tensor([-1]), rows_per_page=7, backend=backend)
@@ -173,9 +187,7 @@ def test_unchecked_block_ids_out_of_range_read_as_no_rows(backend: str) -> None:
     slab = guarded_slab(1_500)
     view = view_of(slab, num_blocks=3, block_stride=500, rows_per_page=7)
     table, lengths = torch.tensor([[1, 3, -5, 2**40]]), torch.tensor([99])
-    got = mxfp4.gather(
-        view, table, lengths, rows_per_page=7, max_length=40, checked=False, backend=backend
-    )
+    got = mxfp4.gather(view, table, lengths, rows_per_page=7, max_length=40, checked=False, backend=backend)
     kept = mxfp4.gather(view, table[:, :1], torch.tensor([7]), rows_per_page=7, backend="codec")
     assert torch.equal(as_patterns(got[:, :7]), as_patterns(kept))
     assert not bool(got[:, 7:].any())
@@ -200,7 +212,9 @@ def test_offsets_past_two_to_the_31(tmp_path: Path, backend: str) -> None:
             assert stream.read(64) == bytes(values[index].tolist())
             stream.seek(page + 64 * 64 + slot % 64 * 4)
             assert stream.read(4) == bytes(scales[index].tolist())
-    got = mxfp4.gather(view, torch.tensor([blocks]), torch.tensor([64 * 5]), rows_per_page=64, backend=backend)
+    got = mxfp4.gather(
+        view, torch.tensor([blocks]), torch.tensor([64 * 5]), rows_per_page=64, backend=backend
+    )
     for index in range(len(slots)):
         position = index // 2 * 64 + (63 if index % 2 else 0)
         line = codec.dequantize_row(values[index].tolist(), scales[index].tolist())

@@ -174,9 +174,7 @@ def dequantize(
 
 
 def _view(cache_view: torch.Tensor, rows_per_page: int) -> checks.PagedView:
-    return checks.paged_view(
-        cache_view, rows_per_page, value_bytes=VALUE_BYTES, scale_bytes=SCALE_BYTES
-    )
+    return checks.paged_view(cache_view, rows_per_page, value_bytes=VALUE_BYTES, scale_bytes=SCALE_BYTES)
 
 
 def insert(
@@ -324,9 +322,7 @@ def paged_logits(
     q = checks.tensor("q", q, ("T", "H", HEAD_DIM), checks.FLOATS, device=device)
     queries, heads = int(q.shape[0]), int(q.shape[1])
     weights = checks.tensor("weights", weights, (queries, heads), checks.FLOATS, device=device)
-    block_table = checks.tensor(
-        "block_table", block_table, (queries, "nb"), checks.INDICES, device=device
-    )
+    block_table = checks.tensor("block_table", block_table, (queries, "nb"), checks.INDICES, device=device)
     context_lens = checks.tensor("context_lens", context_lens, (queries,), checks.INDICES, device=device)
     longest = _longest(view, block_table, context_lens, "context_lens", max_length, checked)
     if out is None:

@@ -157,10 +157,13 @@ def paged_view(
         raise InputError(
             field,
             described(data),
-            f"pages of at least {page.rows_per_page:,} rows * {value_bytes + scale_bytes} bytes = {payload:,}",
+            f"pages of at least {page.rows_per_page:,} rows * {value_bytes + scale_bytes} bytes"
+            f" = {payload:,}",
         )
     if data.stride(1) != 1:
-        raise InputError(field, _Shown(f"strides {tuple(data.stride())}"), "adjacent bytes in a page (stride 1)")
+        raise InputError(
+            field, _Shown(f"strides {tuple(data.stride())}"), "adjacent bytes in a page (stride 1)"
+        )
     if data.shape[0] > 1 and data.stride(0) < payload:
         raise InputError(
             field,

@@ -92,7 +92,7 @@ def topk(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     values, indices = [], []
     for row in scores.tolist():
         ranked = sorted(range(len(row)), key=lambda i: (-row[i] if row[i] == row[i] else float("inf"), i))
-        best = [i for i in ranked[:k]]
+        best = ranked[:k]
         cleaned = [row[i] if row[i] == row[i] else float("-inf") for i in best]
         values.append(cleaned)
         indices.append([i if v != float("-inf") else -1 for i, v in zip(best, cleaned, strict=True)])

@@ -94,8 +94,8 @@ class RuleFormula:
         keeps_negative_zero: False: what rounds to zero has sign bit 0.
         nan_byte: Scale byte of a microblock that holds a NaN.
         inf_byte: Scale byte of a microblock that holds an infinity and no NaN.
-        nan_code: Code of the NaN element itself (torchao: of one without payload); the sign bit is the element's where
-            `keeps_negative_zero`.
+        nan_code: Code of the NaN element itself (torchao: of one without payload); the sign bit
+            is the element's where `keeps_negative_zero`.
         nan_zeroes: A NaN in a microblock sets the codes of all its elements to 0.
 
     >>> RULES[Rule.VLLM].byte_of(0x40C00000), RULES[Rule.VLLM].byte_of(0x40C00001)

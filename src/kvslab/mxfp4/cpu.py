@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from kvslab.mxfp4 import cpu_kernels as kernels
+from kvslab.mxfp4 import cpu_decode, cpu_encode
 from kvslab.mxfp4.checks import PagedView
 from kvslab.mxfp4.contract import E2M1, HEAD_DIM, MICROBLOCK, RULES, SCALE_BIAS, Rule
 from kvslab.mxfp4.selection import topk_by_key
+
+_write: Any = cpu_encode
+_read: Any = cpu_decode
 
 KEYS_AT_ONCE = 2048
 """Keys that `logits` expands at a time: 1 MiB of fp32, which stays in a core's cache."""
@@ -74,12 +77,19 @@ def quantize(x: torch.Tensor, rule: Rule, values: torch.Tensor, scales: torch.Te
     """Quantize `x[N, 128]` into `values[N, 64]` and `scales[N, 4]`, uint8."""
     x = x.to(torch.float32) if x.dtype == torch.float16 else x
     count = int(x.shape[0])
-    head = (window(x), count, x.stride(0), x.stride(1))
-    tail = (window(values), values.stride(0), window(scales), scales.stride(0), _formula(rule), MICROBLOCK)
-    if count <= kernels.CHUNK:
-        kernels.quantize_chunk(head[0], 0, *head[1:], *tail)
+    head: tuple[Any, ...] = (window(x), count, x.stride(0), x.stride(1))
+    tail: tuple[Any, ...] = (
+        window(values),
+        values.stride(0),
+        window(scales),
+        scales.stride(0),
+        _formula(rule),
+        MICROBLOCK,
+    )
+    if count <= cpu_encode.CHUNK:
+        _write.quantize_chunk(head[0], 0, *head[1:], *tail)
     else:
-        kernels.quantize_rows(*head, *tail)
+        _write.quantize_rows(*head, *tail)
 
 
 def dequantize(values: torch.Tensor, scales: torch.Tensor, out: torch.Tensor) -> None:
@@ -87,20 +97,20 @@ def dequantize(values: torch.Tensor, scales: torch.Tensor, out: torch.Tensor) ->
     if values.stride(1) != 1 or scales.stride(1) != 1:
         values, scales = values.contiguous(), scales.contiguous()
     count = int(values.shape[0])
-    head = (window(values), values.stride(0), window(scales), scales.stride(0))
-    tail = (window(out), out.stride(0), _pairs(), _powers())
-    if count <= kernels.CHUNK:
-        kernels.dequantize_chunk(*head, 0, count, *tail)
+    head: tuple[Any, ...] = (window(values), values.stride(0), window(scales), scales.stride(0))
+    tail: tuple[Any, ...] = (window(out), out.stride(0), _pairs(), _powers())
+    if count <= cpu_encode.CHUNK:
+        _read.dequantize_chunk(*head, 0, count, *tail)
     else:
-        kernels.dequantize_rows(*head, count, *tail)
+        _read.dequantize_rows(*head, count, *tail)
 
 
 def insert(view: PagedView, x: torch.Tensor, slots: torch.Tensor, rule: Rule) -> None:
     """Quantize `x[N, 128]` and write each row at its slot."""
     x = x.to(torch.float32) if x.dtype == torch.float16 else x
     count = int(x.shape[0])
-    head = (window(x), count, x.stride(0), x.stride(1))
-    tail = (
+    head: tuple[Any, ...] = (window(x), count, x.stride(0), x.stride(1))
+    tail: tuple[Any, ...] = (
         slots.to(torch.int64).contiguous().numpy(),
         window(view.data),
         view.block_stride,
@@ -109,15 +119,15 @@ def insert(view: PagedView, x: torch.Tensor, slots: torch.Tensor, rule: Rule) ->
         _formula(rule),
         MICROBLOCK,
     )
-    if count <= kernels.CHUNK:
-        kernels.insert_chunk(head[0], 0, *head[1:], *tail)
+    if count <= cpu_encode.CHUNK:
+        _write.insert_chunk(head[0], 0, *head[1:], *tail)
     else:
-        kernels.insert_rows(*head, *tail)
+        _write.insert_rows(*head, *tail)
 
 
 def gather(view: PagedView, block_table: torch.Tensor, lengths: torch.Tensor, out: torch.Tensor) -> None:
     """Read rows into `out[B, L, 128]`; rows past a length are zero."""
-    kernels.gather_rows(
+    _read.gather_rows(
         window(view.data),
         view.block_stride,
         view.num_blocks,

@@ -34,7 +34,9 @@ def _flashinfer() -> Any:
 
 
 def _unsupported(operation: str) -> NoReturn:
-    raise InputError("backend", "flashinfer", f"a backend that has {operation}: FlashInfer offers quantize, topk")
+    raise InputError(
+        "backend", "flashinfer", f"a backend that has {operation}: FlashInfer offers quantize, topk"
+    )
 
 
 def quantize(x: torch.Tensor, rule: Rule, values: torch.Tensor, scales: torch.Tensor) -> None:

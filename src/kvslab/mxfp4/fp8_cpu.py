@@ -15,17 +15,17 @@ CHUNK = 128
 
 
 @njit(nogil=True, cache=True)
-def _encode(row: Any, values: Any, values_at: int, floor_byte: int) -> int:
+def _encode(row: Any, values: Any, values_at: int, floor_byte: Any) -> Any:
     """Quantize 128 fp32 numbers; returns the exponent byte of the scale, 255 for a NaN row."""
     patterns = row.view(np.int32)
-    largest = np.int32(0)
+    largest: Any = np.int32(0)
     for i in range(128):
         largest = max(largest, np.int32(patterns[i] & np.int32(0x7FFFFFFF)))
     if largest > 0x7F800000:
         for i in range(128):
             values[values_at + i] = 0
         return 255
-    byte = max(((np.int64(largest) + 0x1FFFFF) >> 23) - 8, floor_byte)
+    byte: Any = max(((np.int64(largest) + 0x1FFFFF) >> 23) - 8, floor_byte)
     reciprocal = np.float32(2.0 ** np.float64(127 - byte))
     for i in range(128):
         scaled = np.float32(min(abs(row[i]) * reciprocal, np.float32(448.0)))

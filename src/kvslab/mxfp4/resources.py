@@ -19,7 +19,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kvslab.mxfp4 import triton_kernels as kernels
+from kvslab.mxfp4 import triton_kernels, triton_logits
 from kvslab.mxfp4.contract import Rule
 from kvslab.mxfp4.triton_backend import LAUNCH, rule_constants
 
@@ -32,7 +32,7 @@ class Variant:
     """One kernel with its compile-time constants.
 
     Attributes:
-        kernel: Name in `triton_kernels`.
+        kernel: Its name.
         variant: What tells it from the kernel's other variants.
         signature: Type of each argument, as Triton writes it.
         constants: Value of each compile-time constant.
@@ -71,11 +71,17 @@ class Resources:
         return asdict(self)
 
 
+def _function(kernel: str) -> Any:
+    """A kernel by its name."""
+    module = triton_logits if kernel.startswith("logits") else triton_kernels
+    return getattr(module, kernel)
+
+
 def _signature(kernel: str, pointers: dict[str, str], constants: dict[str, Any]) -> dict[str, str]:
     """Pointers as given, constants as such, counts as i32 and everything else as i64."""
     small = ("count", "longest", "heads", "columns", "num_blocks", "rows_per_page")
     types = {}
-    for name in getattr(kernels, kernel).arg_names:
+    for name in _function(kernel).arg_names:
         if name in constants:
             types[name] = "constexpr"
         elif name in pointers:
@@ -96,7 +102,12 @@ def variants(capability: int) -> Iterator[Variant]:
                 "BLOCK": LAUNCH["encode"].tile,
                 "element_stride": 1,
             }
-            pointers = {"x": f"*{dtype}", "values": "*u8", "scales": "*u8", "slots": "*i64" if paged else "*u8"}
+            pointers = {
+                "x": f"*{dtype}",
+                "values": "*u8",
+                "scales": "*u8",
+                "slots": "*i64" if paged else "*u8",
+            }
             yield Variant(
                 kernel="encode",
                 variant=f"{'insert' if paged else 'quantize'} {dtype}",
@@ -169,7 +180,7 @@ def measure(variant: Variant, capability: int) -> Resources:
         raise RuntimeError("kernels cannot be compiled while TRITON_INTERPRET=1")
     launch = LAUNCH[variant.kernel]
     source = ASTSource(
-        getattr(kernels, variant.kernel),
+        _function(variant.kernel),
         variant.signature,
         {(list(variant.signature).index(name),): value for name, value in variant.constants.items()},
         _attributes(variant),

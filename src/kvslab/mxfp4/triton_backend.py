@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from kvslab.mxfp4 import triton_kernels as kernels
+from kvslab.mxfp4 import triton_logits
 from kvslab.mxfp4.checks import PagedView
 from kvslab.mxfp4.contract import RULES, SCALES_PER_ROW, Rule
 from kvslab.mxfp4.selection import topk_by_key
@@ -198,7 +199,7 @@ def logits(
         block_table: Block ids of each query.
         context_lens: Rows that each query sees.
         out: Where to write.
-        kernel: Which kernel of `triton_kernels` to use.
+        kernel: Which kernel of `triton_logits` to use.
         launch: How; by default as `LAUNCH` says.
     """
     launch = LAUNCH[kernel] if launch is None else launch
@@ -214,7 +215,7 @@ def logits(
     }
     if kernel == "logits_expand":
         constants["WIDE"] = INTERPRETED or q.dtype != torch.bfloat16
-    getattr(kernels, kernel)[(_programs(longest, launch.tile * launch.repeats), queries)](
+    getattr(triton_logits, kernel)[(_programs(longest, launch.tile * launch.repeats), queries)](
         q,
         weights,
         view.data,

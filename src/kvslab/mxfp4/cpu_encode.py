@@ -1,5 +1,5 @@
 # mypy: allow-untyped-decorators, allow-untyped-calls
-"""The CPU kernels: Numba, compiled on first use, parallel over chunks of rows.
+"""The CPU kernels that write: Numba, compiled on first use, parallel over chunks of rows.
 
 Everything is an integer comparison on the fp32 pattern.  With the sign cleared, patterns
 order like the numbers they stand for, so a microblock's largest magnitude is an integer
@@ -30,57 +30,36 @@ CHUNK = 128
 """Rows that one thread takes at a time."""
 
 
-def _word(x: Any, index: int) -> int:
+def _word(x: Any, index: Any) -> Any:
     """Element `index` as an fp32 pattern: `x` holds fp32 (int32) or bf16 (int16) patterns."""
     raise NotImplementedError
 
 
 @overload(_word, inline="always")
-def _word_overload(x: Any, index: int) -> Any:  # pragma: no cover - compiled
+def _word_overload(x: Any, index: Any) -> Any:  # pragma: no cover - compiled
     if x.dtype.bitwidth == 32:
 
-        def word(x: Any, index: int) -> Any:
+        def word(x: Any, index: Any) -> Any:
             return x[index]
     else:
 
-        def word(x: Any, index: int) -> Any:
+        def word(x: Any, index: Any) -> Any:
             return _i32(_i32(x[index]) << 16)
 
     return word
 
 
-def _put(out: Any, at: int, patterns: Any) -> None:
-    """Store 128 fp32 patterns: `out` takes fp32 (int32) or bf16 (int16) patterns."""
-    raise NotImplementedError
-
-
-@overload(_put)
-def _put_overload(out: Any, at: int, patterns: Any) -> Any:  # pragma: no cover - compiled
-    if out.dtype.bitwidth == 32:
-
-        def put(out: Any, at: int, patterns: Any) -> None:
-            for i in range(_at(128)):
-                out[at + i] = patterns[i]
-    else:
-
-        def put(out: Any, at: int, patterns: Any) -> None:
-            for i in range(_at(128)):
-                out[at + i] = np.int16(patterns[i] >> 16)
-
-    return put
-
-
 @njit(nogil=True, cache=True)
-def _special_codes(x: Any, start: int, codes: Any, first: int, byte: int, formula: Any, has_nan: bool) -> None:
+def _special_codes(x: Any, start: Any, codes: Any, first: Any, byte: Any, formula: Any, has_nan: Any) -> None:
     """The 32 codes of a microblock that holds a NaN or an infinity, one by one."""
     keeps_zero, nan_byte, nan_code, nan_zeroes = formula[3], formula[4], formula[6], formula[7]
     for i in range(_at(32)):
         word = np.int64(_word(x, start + i))
         magnitude, sign = word & 0x7FFFFFFF, (word >> 28) & 8
         if magnitude > 0x7F800000:
-            code = nan_code
+            code: Any = nan_code
             if not keeps_zero:
-                sign = 0
+                sign = np.int64(0)
         elif has_nan and nan_byte == 255:
             code = nan_code if magnitude == 0x7F800000 else 0
         else:
@@ -92,13 +71,21 @@ def _special_codes(x: Any, start: int, codes: Any, first: int, byte: int, formul
                 if magnitude == 0x7F800000 or magnitude > limit:
                     code += 1
             if code == 0 and not keeps_zero:
-                sign = 0
+                sign = np.int64(0)
         codes[first + i] = 0 if (has_nan and nan_zeroes) else code | sign
 
 
 @njit(nogil=True, cache=True)
 def _encode(
-    x: Any, at: int, values: Any, values_at: int, scales: Any, scales_at: int, codes: Any, formula: Any, microblock: int
+    x: Any,
+    at: Any,
+    values: Any,
+    values_at: Any,
+    scales: Any,
+    scales_at: Any,
+    codes: Any,
+    formula: Any,
+    microblock: Any,
 ) -> None:
     """Quantize the 128 adjacent elements from `x[at]`; every index is unsigned."""
     add, floor_byte = formula[0], formula[1]
@@ -149,16 +136,16 @@ def _encode(
 @njit(nogil=True, cache=True)
 def quantize_chunk(
     x: Any,
-    first: int,
-    last: int,
-    row_step: int,
-    step: int,
+    first: Any,
+    last: Any,
+    row_step: Any,
+    step: Any,
     values: Any,
-    values_step: int,
+    values_step: Any,
     scales: Any,
-    scales_step: int,
+    scales_step: Any,
     formula: Any,
-    microblock: int,
+    microblock: Any,
 ) -> None:
     """Quantize rows `first` to `last - 1`."""
     codes, packed, size = np.empty(128, np.uint8), np.empty(128, x.dtype), _at(microblock)
@@ -175,17 +162,17 @@ def quantize_chunk(
 @njit(nogil=True, cache=True)
 def insert_chunk(
     x: Any,
-    first: int,
-    last: int,
-    row_step: int,
-    step: int,
+    first: Any,
+    last: Any,
+    row_step: Any,
+    step: Any,
     slots: Any,
     slab: Any,
-    block_stride: int,
-    num_blocks: int,
-    rows_per_page: int,
+    block_stride: Any,
+    num_blocks: Any,
+    rows_per_page: Any,
     formula: Any,
-    microblock: int,
+    microblock: Any,
 ) -> None:
     """Quantize rows `first` to `last - 1` straight into their slots."""
     codes, packed, size = np.empty(128, np.uint8), np.empty(128, x.dtype), _at(microblock)
@@ -205,94 +192,18 @@ def insert_chunk(
             _encode(packed, _at(0), slab, to, slab, scale_to, codes, formula, size)
 
 
-@njit(nogil=True, cache=True)
-def _decode(
-    values: Any, values_at: int, scales: Any, scales_at: int, out: Any, out_at: int, pairs: Any, powers: Any, row: Any
-) -> None:
-    """Dequantize one row; `pairs[256]` holds the two elements of each byte, `powers` the scales."""
-    patterns, doubles = row.view(np.int32), row.view(np.int64)
-    for group in range(_at(4)):
-        byte = scales[scales_at + group]
-        first = group * _at(16)
-        if byte == 255:
-            for i in range(_at(32)):
-                patterns[group * _at(32) + i] = _i32(0x7FC00000)
-            continue
-        for i in range(_at(16)):
-            doubles[first + i] = pairs[values[values_at + first + i]]
-        scale = powers[byte]
-        for i in range(_at(32)):
-            row[group * _at(32) + i] *= scale
-    _put(out, out_at, patterns)
-
-
-@njit(nogil=True, cache=True)
-def dequantize_chunk(
-    values: Any,
-    values_step: int,
-    scales: Any,
-    scales_step: int,
-    first: int,
-    last: int,
-    out: Any,
-    out_step: int,
-    pairs: Any,
-    powers: Any,
-) -> None:
-    """Dequantize rows `first` to `last - 1`."""
-    row = np.empty(128, np.float32)
-    for n in range(first, last):
-        at, scale_at, to = _at(n * values_step), _at(n * scales_step), _at(n * out_step)
-        _decode(values, at, scales, scale_at, out, to, pairs, powers, row)
-
-
-@njit(nogil=True, cache=True)
-def gather_chunk(
-    slab: Any,
-    block_stride: int,
-    num_blocks: int,
-    rows_per_page: int,
-    block_table: Any,
-    lengths: Any,
-    request: int,
-    first: int,
-    last: int,
-    out: Any,
-    out_at: int,
-    out_step: int,
-    pairs: Any,
-    powers: Any,
-) -> None:
-    """Read positions `first` to `last - 1` of one request; positions without a row are zero."""
-    row = np.empty(128, np.float32)
-    columns = block_table.shape[1]
-    for position in range(first, last):
-        column = position // rows_per_page
-        block = np.int64(-1)
-        if position < lengths[request] and column < columns:
-            block = np.int64(block_table[request, column])
-        to = out_at + position * out_step
-        if block < 0 or block >= num_blocks:
-            out[to : to + 128] = 0
-            continue
-        index = position - column * rows_per_page
-        page = block * block_stride
-        at, scale_at = _at(page + index * 64), _at(page + rows_per_page * 64 + index * 4)
-        _decode(slab, at, slab, scale_at, out, _at(to), pairs, powers, row)
-
-
 @njit(nogil=True, cache=True, parallel=True)
 def quantize_rows(
     x: Any,
-    count: int,
-    row_step: int,
-    step: int,
+    count: Any,
+    row_step: Any,
+    step: Any,
     values: Any,
-    values_step: int,
+    values_step: Any,
     scales: Any,
-    scales_step: int,
+    scales_step: Any,
     formula: Any,
-    microblock: int,
+    microblock: Any,
 ) -> None:
     """`quantize_chunk` over all rows, in parallel."""
     for chunk in prange((count + CHUNK - 1) // CHUNK):
@@ -306,16 +217,16 @@ def quantize_rows(
 @njit(nogil=True, cache=True, parallel=True)
 def insert_rows(
     x: Any,
-    count: int,
-    row_step: int,
-    step: int,
+    count: Any,
+    row_step: Any,
+    step: Any,
     slots: Any,
     slab: Any,
-    block_stride: int,
-    num_blocks: int,
-    rows_per_page: int,
+    block_stride: Any,
+    num_blocks: Any,
+    rows_per_page: Any,
     formula: Any,
-    microblock: int,
+    microblock: Any,
 ) -> None:
     """`insert_chunk` over all rows, in parallel."""
     for chunk in prange((count + CHUNK - 1) // CHUNK):
@@ -334,62 +245,4 @@ def insert_rows(
             rows_per_page,
             formula,
             microblock,
-        )
-
-
-@njit(nogil=True, cache=True, parallel=True)
-def dequantize_rows(
-    values: Any,
-    values_step: int,
-    scales: Any,
-    scales_step: int,
-    count: int,
-    out: Any,
-    out_step: int,
-    pairs: Any,
-    powers: Any,
-) -> None:
-    """`dequantize_chunk` over all rows, in parallel."""
-    for chunk in prange((count + CHUNK - 1) // CHUNK):
-        first = chunk * CHUNK
-        last = min(count, first + CHUNK)
-        dequantize_chunk(values, values_step, scales, scales_step, first, last, out, out_step, pairs, powers)
-
-
-@njit(nogil=True, cache=True, parallel=True)
-def gather_rows(
-    slab: Any,
-    block_stride: int,
-    num_blocks: int,
-    rows_per_page: int,
-    block_table: Any,
-    lengths: Any,
-    longest: int,
-    out: Any,
-    out_request_step: int,
-    out_step: int,
-    pairs: Any,
-    powers: Any,
-) -> None:
-    """`gather_chunk` over all requests and positions, in parallel."""
-    chunks = (longest + CHUNK - 1) // CHUNK
-    for task in prange(block_table.shape[0] * chunks):
-        request = task // chunks
-        first = (task - request * chunks) * CHUNK
-        last = min(longest, first + CHUNK)
-        gather_chunk(
-            slab,
-            block_stride,
-            num_blocks,
-            rows_per_page,
-            block_table,
-            lengths,
-            request,
-            first,
-            last,
-            out,
-            request * out_request_step,
-            out_step,
-            pairs,
-            powers,
         )
