@@ -56,6 +56,42 @@ def specials() -> torch.Tensor:
     return torch.stack([patterns(row) for row in rows])
 
 
+def narrow_products(table: torch.Tensor, view: torch.Tensor) -> None:
+    """The e4m3 expansion and FP8 rows, for a query that e4m3 holds exactly."""
+    from kvslab.mxfp4 import fp8
+    from kvslab.mxfp4.checks import paged_view
+    from kvslab.mxfp4.triton_backend import logits
+
+    q = torch.randint(-8, 9, (2, 5, 128)).to(torch.float32)
+    weights, table, lengths = torch.randn(2, 5), table[:2], torch.tensor([20, 14])
+    keys = torch.randn(42, 128)
+    # Scales of one row that spread over 12 to 14 powers of two, and a row of zeros.
+    keys *= torch.exp2(torch.tensor([0.0, -5.0, -9.0, -12.0])).repeat_interleave(32)
+    keys[3] = 0.0
+    mxfp4.insert(view, keys, torch.arange(42), rows_per_page=7, backend="reference")
+    large = torch.zeros((6, 7 * 132 + 5), dtype=torch.uint8)
+    fp8.insert(large, keys, torch.arange(42), rows_per_page=7, backend="reference")
+    options = {"rows_per_page": 7, "max_length": 23}
+    for kernel, pages, sizes, wanted in (
+        (
+            "logits_e4m3",
+            view,
+            (64, 4),
+            mxfp4.paged_logits(q, weights, view, table, lengths, backend="codec", **options),
+        ),
+        (
+            "logits_fp8",
+            large,
+            (128, 4),
+            fp8.paged_logits(q, weights, large, table, lengths, backend="reference", **options),
+        ),
+    ):
+        out = torch.empty(2, 23)
+        target = paged_view(pages, 7, value_bytes=sizes[0], scale_bytes=sizes[1])
+        logits(q.to(torch.float8_e4m3fn), weights, target, table, lengths, out, kernel=kernel)
+        torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-4)
+
+
 def main() -> None:
     torch.manual_seed(0)
     same(bf16_everywhere(), Rule.VLLM)
@@ -121,6 +157,7 @@ def main() -> None:
         packed, torch.rand(3, 4), view, table, lengths, backend="triton", rows_per_page=7
     )
     assert mxfp4.topk(got, 3, backend="triton")[1][2].tolist() == [-1, -1, -1]
+    narrow_products(table, view)
     print("interpreted kernels agree with the codec")
 
 
