@@ -9,10 +9,11 @@ its pattern.
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 from numba.extending import overload
 
 from kvslab.mxfp4.cpu_encode import CHUNK
+from kvslab.mxfp4.jit import compiled, parallel
 
 _i32 = np.int32
 _at = np.uint64
@@ -39,7 +40,7 @@ def _put_overload(out: Any, at: Any, patterns: Any) -> Any:  # pragma: no cover 
     return put
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _decode(
     values: Any,
     values_at: Any,
@@ -68,7 +69,7 @@ def _decode(
     _put(out, out_at, patterns)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def dequantize_chunk(
     values: Any,
     values_step: Any,
@@ -88,7 +89,7 @@ def dequantize_chunk(
         _decode(values, at, scales, scale_at, out, to, pairs, powers, row)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def gather_chunk(
     slab: Any,
     block_stride: Any,
@@ -123,7 +124,7 @@ def gather_chunk(
         _decode(slab, at, slab, scale_at, out, _at(to), pairs, powers, row)
 
 
-@njit(nogil=True, cache=True, parallel=True)
+@parallel
 def dequantize_rows(
     values: Any,
     values_step: Any,
@@ -142,7 +143,7 @@ def dequantize_rows(
         dequantize_chunk(values, values_step, scales, scales_step, first, last, out, out_step, pairs, powers)
 
 
-@njit(nogil=True, cache=True, parallel=True)
+@parallel
 def gather_rows(
     slab: Any,
     block_stride: Any,

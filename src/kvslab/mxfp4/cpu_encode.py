@@ -19,8 +19,10 @@ widens to 64 bits and halves the lanes; and `microblock` is an argument although
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 from numba.extending import overload
+
+from kvslab.mxfp4.jit import compiled, parallel
 
 _i32 = np.int32
 _u8 = np.uint8
@@ -49,7 +51,7 @@ def _word_overload(x: Any, index: Any) -> Any:  # pragma: no cover - compiled
     return word
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _special_codes(x: Any, start: Any, codes: Any, first: Any, byte: Any, formula: Any, has_nan: Any) -> None:
     """The 32 codes of a microblock that holds a NaN or an infinity, one by one."""
     keeps_zero, nan_byte, nan_code, nan_zeroes = formula[3], formula[4], formula[6], formula[7]
@@ -75,7 +77,7 @@ def _special_codes(x: Any, start: Any, codes: Any, first: Any, byte: Any, formul
         codes[first + i] = 0 if (has_nan and nan_zeroes) else code | sign
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _encode(
     x: Any,
     at: Any,
@@ -133,7 +135,7 @@ def _encode(
         values[values_at + i] = _u8(pair | (pair >> 4))
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def quantize_chunk(
     x: Any,
     first: Any,
@@ -159,7 +161,7 @@ def quantize_chunk(
             _encode(packed, _at(0), values, to, scales, scale_to, codes, formula, size)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def insert_chunk(
     x: Any,
     first: Any,
@@ -192,7 +194,7 @@ def insert_chunk(
             _encode(packed, _at(0), slab, to, slab, scale_to, codes, formula, size)
 
 
-@njit(nogil=True, cache=True, parallel=True)
+@parallel
 def quantize_rows(
     x: Any,
     count: Any,
@@ -214,7 +216,7 @@ def quantize_rows(
         )
 
 
-@njit(nogil=True, cache=True, parallel=True)
+@parallel
 def insert_rows(
     x: Any,
     count: Any,

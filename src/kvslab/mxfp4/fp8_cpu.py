@@ -6,15 +6,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import prange
 
 from kvslab.mxfp4.checks import PagedView
 from kvslab.mxfp4.cpu import window
+from kvslab.mxfp4.jit import compiled, parallel
 
 CHUNK = 128
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _encode(row: Any, values: Any, values_at: int, floor_byte: Any) -> Any:
     """Quantize 128 fp32 numbers; returns the exponent byte of the scale, 255 for a NaN row."""
     patterns = row.view(np.int32)
@@ -41,7 +42,7 @@ def _encode(row: Any, values: Any, values_at: int, floor_byte: Any) -> Any:
     return byte
 
 
-@njit(nogil=True, cache=True, parallel=True)
+@parallel
 def _quantize_rows(
     x: Any,
     slots: Any,
@@ -77,7 +78,7 @@ def _quantize_rows(
                 values[at + i] = as_bytes[i]
 
 
-@njit(nogil=True, cache=True, parallel=True)
+@parallel
 def _gather_rows(
     slab: Any,
     block_stride: int,
