@@ -14,7 +14,7 @@ import torch
 
 from kvslab.mxfp4 import cpu_decode, cpu_encode
 from kvslab.mxfp4.checks import PagedView
-from kvslab.mxfp4.contract import E2M1, HEAD_DIM, MICROBLOCK, RULES, SCALE_BIAS, Rule
+from kvslab.mxfp4.contract import HEAD_DIM, MICROBLOCK, RULES, SCALE_BIAS, Rule
 from kvslab.mxfp4.selection import topk_by_key
 
 _write: Any = cpu_encode
@@ -62,15 +62,9 @@ def _formula(rule: Rule) -> Any:
 
 
 @functools.cache
-def _pairs() -> Any:
-    table = np.array(E2M1, dtype=np.float32)
-    byte = np.arange(256)
-    return np.stack((table[byte & 15], table[byte >> 4]), axis=1).view(np.int64)[:, 0].copy()
-
-
-@functools.cache
-def _powers() -> Any:
-    return np.append(np.ldexp(1.0, np.arange(255) - SCALE_BIAS), np.nan).astype(np.float32)
+def _halves() -> Any:
+    """Half of the scale of each byte; `2**-128`, of byte 0, is a subnormal number."""
+    return np.append(np.ldexp(1.0, np.arange(255) - SCALE_BIAS - 1), np.nan).astype(np.float32)
 
 
 def quantize(x: torch.Tensor, rule: Rule, values: torch.Tensor, scales: torch.Tensor) -> None:
@@ -98,7 +92,7 @@ def dequantize(values: torch.Tensor, scales: torch.Tensor, out: torch.Tensor) ->
         values, scales = values.contiguous(), scales.contiguous()
     count = int(values.shape[0])
     head: tuple[Any, ...] = (window(values), values.stride(0), window(scales), scales.stride(0))
-    tail: tuple[Any, ...] = (window(out), out.stride(0), _pairs(), _powers())
+    tail: tuple[Any, ...] = (window(out), out.stride(0), _halves(), MICROBLOCK // 2)
     if count <= cpu_encode.CHUNK:
         _read.dequantize_chunk(*head, 0, count, *tail)
     else:
@@ -138,8 +132,8 @@ def gather(view: PagedView, block_table: torch.Tensor, lengths: torch.Tensor, ou
         window(out),
         out.stride(0),
         out.stride(1),
-        _pairs(),
-        _powers(),
+        _halves(),
+        MICROBLOCK // 2,
     )
 
 

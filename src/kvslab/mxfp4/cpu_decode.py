@@ -1,9 +1,12 @@
 # mypy: allow-untyped-decorators, allow-untyped-calls
-"""The CPU kernels that read: a byte is two table entries, a microblock one multiplication.
+"""The CPU kernels that read: three lines meet in the E2M1 grid.
 
-A table of 256 entries holds both fp32 numbers of a byte as one 64-bit word, so a row is 64
-loads and 4 vector products.  Every product is exact, so its bf16 form is the upper half of
-its pattern.
+Twice the value of a magnitude code m is convex and piecewise linear, so it is a maximum::
+
+    0 1 2 3 4 6 8 12  =  max(m, 2m - 4, 4m - 16)
+
+The product with half the scale is exact; the sign of the scale carries the sign of the
+element, which keeps a negative zero.  A bf16 output is the upper half of the pattern.
 """
 
 from typing import Any
@@ -48,25 +51,32 @@ def _decode(
     scales_at: Any,
     out: Any,
     out_at: Any,
-    pairs: Any,
-    powers: Any,
-    row: Any,
+    count: Any,
+    halves: Any,
+    half_microblock: Any,
 ) -> None:
-    """Dequantize one row; `pairs[256]` holds the two elements of each byte, `powers` the scales."""
-    patterns, doubles = row.view(np.int32), row.view(np.int64)
-    for group in range(_at(4)):
-        byte = scales[scales_at + group]
-        first = group * _at(16)
-        if byte == 255:
-            for i in range(_at(32)):
-                patterns[group * _at(32) + i] = _i32(0x7FC00000)
-            continue
-        for i in range(_at(16)):
-            doubles[first + i] = pairs[values[values_at + first + i]]
-        scale = powers[byte]
-        for i in range(_at(32)):
-            row[group * _at(32) + i] *= scale
-    _put(out, out_at, patterns)
+    """Dequantize `count` rows; `halves[256]` holds half of each scale."""
+    row = np.empty(128, np.float32)
+    patterns = row.view(np.int32)
+    for n in range(_at(count)):
+        at, scale_at = values_at[n], scales_at[n]
+        for group in range(_at(4)):
+            byte = scales[scale_at + group]
+            start, first = at + group * _at(16), group * _at(32)
+            if byte == 255:
+                for i in range(_at(32)):
+                    patterns[first + i] = _i32(0x7FC00000)
+                continue
+            plus = halves[byte]
+            minus = np.float32(-plus)
+            for i in range(half_microblock):
+                pair = _i32(values[start + i])
+                low, high = _i32(pair & _i32(7)), _i32(_i32(pair >> 4) & _i32(7))
+                low = max(max(low, _i32(_i32(2) * low - _i32(4))), _i32(_i32(4) * low - _i32(16)))
+                high = max(max(high, _i32(_i32(2) * high - _i32(4))), _i32(_i32(4) * high - _i32(16)))
+                row[first + _at(2) * i] = np.float32(low) * (minus if pair & _i32(8) else plus)
+                row[first + _at(2) * i + _at(1)] = np.float32(high) * (minus if pair & _i32(128) else plus)
+        _put(out, out_at[n], patterns)
 
 
 @compiled
@@ -79,14 +89,15 @@ def dequantize_chunk(
     last: Any,
     out: Any,
     out_step: Any,
-    pairs: Any,
-    powers: Any,
+    halves: Any,
+    half_microblock: Any,
 ) -> None:
-    """Dequantize rows `first` to `last - 1`."""
-    row = np.empty(128, np.float32)
+    """Dequantize rows `first` to `last - 1`, at most CHUNK."""
+    at, scales_at, to = np.empty(CHUNK, _at), np.empty(CHUNK, _at), np.empty(CHUNK, _at)
     for n in range(first, last):
-        at, scale_at, to = _at(n * values_step), _at(n * scales_step), _at(n * out_step)
-        _decode(values, at, scales, scale_at, out, to, pairs, powers, row)
+        at[n - first], scales_at[n - first] = _at(n * values_step), _at(n * scales_step)
+        to[n - first] = _at(n * out_step)
+    _decode(values, at, scales, scales_at, out, to, last - first, halves, _at(half_microblock))
 
 
 @compiled
@@ -103,25 +114,27 @@ def gather_chunk(
     out: Any,
     out_at: Any,
     out_step: Any,
-    pairs: Any,
-    powers: Any,
+    halves: Any,
+    half_microblock: Any,
 ) -> None:
     """Read positions `first` to `last - 1` of one request; positions without a row are zero."""
-    row = np.empty(128, np.float32)
-    columns = block_table.shape[1]
+    at, scales_at, to = np.empty(CHUNK, _at), np.empty(CHUNK, _at), np.empty(CHUNK, _at)
+    columns, found = block_table.shape[1], 0
     for position in range(first, last):
         column = position // rows_per_page
         block = np.int64(-1)
         if position < lengths[request] and column < columns:
             block = np.int64(block_table[request, column])
-        to = out_at + position * out_step
+        target = out_at + position * out_step
         if block < 0 or block >= num_blocks:
-            out[to : to + 128] = 0
+            out[target : target + 128] = 0
             continue
         index = position - column * rows_per_page
         page = block * block_stride
-        at, scale_at = _at(page + index * 64), _at(page + rows_per_page * 64 + index * 4)
-        _decode(slab, at, slab, scale_at, out, _at(to), pairs, powers, row)
+        at[found], scales_at[found] = _at(page + index * 64), _at(page + rows_per_page * 64 + index * 4)
+        to[found] = _at(target)
+        found += 1
+    _decode(slab, at, slab, scales_at, out, to, found, halves, _at(half_microblock))
 
 
 @parallel
@@ -133,14 +146,16 @@ def dequantize_rows(
     count: Any,
     out: Any,
     out_step: Any,
-    pairs: Any,
-    powers: Any,
+    halves: Any,
+    half_microblock: Any,
 ) -> None:
     """`dequantize_chunk` over all rows, in parallel."""
     for chunk in prange((count + CHUNK - 1) // CHUNK):
         first = chunk * CHUNK
         last = min(count, first + CHUNK)
-        dequantize_chunk(values, values_step, scales, scales_step, first, last, out, out_step, pairs, powers)
+        dequantize_chunk(
+            values, values_step, scales, scales_step, first, last, out, out_step, halves, half_microblock
+        )
 
 
 @parallel
@@ -155,8 +170,8 @@ def gather_rows(
     out: Any,
     out_request_step: Any,
     out_step: Any,
-    pairs: Any,
-    powers: Any,
+    halves: Any,
+    half_microblock: Any,
 ) -> None:
     """`gather_chunk` over all requests and positions, in parallel."""
     chunks = (longest + CHUNK - 1) // CHUNK
@@ -177,6 +192,6 @@ def gather_rows(
             out,
             request * out_request_step,
             out_step,
-            pairs,
-            powers,
+            halves,
+            half_microblock,
         )

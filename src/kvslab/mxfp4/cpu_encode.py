@@ -29,7 +29,7 @@ _u8 = np.uint8
 _at = np.uint64
 
 CHUNK = 128
-"""Rows that one thread takes at a time."""
+"""Rows that one thread takes at a time, and the most that a `_chunk` function takes."""
 
 
 def _word(x: Any, index: Any) -> Any:
@@ -80,59 +80,81 @@ def _special_codes(x: Any, start: Any, codes: Any, first: Any, byte: Any, formul
 @compiled
 def _encode(
     x: Any,
-    at: Any,
+    sources: Any,
     values: Any,
     values_at: Any,
     scales: Any,
     scales_at: Any,
-    codes: Any,
+    count: Any,
     formula: Any,
     microblock: Any,
 ) -> None:
-    """Quantize the 128 adjacent elements from `x[at]`; every index is unsigned."""
+    """Quantize `count` rows of adjacent elements; three arrays say where each is and goes.
+
+    Every index is unsigned, which spares the test for a negative one, and the rows of a chunk
+    share one call, which spares counting references for each row.
+    """
     add, floor_byte = formula[0], formula[1]
     odd = _i32(1 if formula[2] else 0)
     half = _i32(0x1FFFFF)
-    for group in range(_at(4)):
-        first = group * _at(32)
-        start = at + first
-        largest = _i32(0)
-        for i in range(microblock):
-            largest = max(largest, _i32(_word(x, start + i) & _i32(0x7FFFFFFF)))
-        if largest >= 0x7F800000:
-            has_nan = largest > 0x7F800000
-            byte = formula[4] if has_nan else formula[5]
-            scales[scales_at + group] = _u8(byte)
-            _special_codes(x, start, codes, first, byte, formula, has_nan)
-            continue
-        byte = max(((np.int64(largest) + add) >> 23) - 2, floor_byte)
-        scales[scales_at + group] = _u8(byte)
-        byte = max(byte, 1)
-        base = _i32((byte - 1) << 23)
-        # Ties 0.25 and 0.75 in `u`; under scale bytes 1 and 2 they are subnormal numbers.
-        if byte == 1:
-            quarter, three_quarters = 0x200000, 0x600000
-        elif byte == 2:
-            quarter, three_quarters = 0x400000 - 0x800000, 0x400000
-        else:
-            quarter, three_quarters = -0x800000, 0x400000
-        quarter_tie = _i32(quarter)
-        three_quarters_tie = _i32(three_quarters - odd)
-        for i in range(microblock):
-            word = _i32(_word(x, start + i))
-            u = _i32(_i32(word & _i32(0x7FFFFFFF)) - base)
-            rounded = _i32(_i32(u + half + _i32(_i32(u >> 22) & odd)) >> 22)
-            small = _i32(_i32(u > quarter_tie) + _i32(u > three_quarters_tie))
-            code = min(max(rounded, small), _i32(7))
-            codes[first + i] = _u8(_i32(code) | _i32(_i32(word >> 28) & 8))
-    if formula[3] == 0:
-        for i in range(_at(128)):
-            if codes[i] == 8:
-                codes[i] = 0
+    codes = np.empty(128, np.uint8)
     pairs = codes.view(np.uint16)
-    for i in range(_at(64)):
-        pair = pairs[i]
-        values[values_at + i] = _u8(pair | (pair >> 4))
+    for n in range(_at(count)):
+        at, to, scale_to = sources[n], values_at[n], scales_at[n]
+        for group in range(_at(4)):
+            first = group * _at(32)
+            start = at + first
+            largest = _i32(0)
+            for i in range(microblock):
+                largest = max(largest, _i32(_word(x, start + i) & _i32(0x7FFFFFFF)))
+            if largest >= 0x7F800000:
+                has_nan = largest > 0x7F800000
+                byte = formula[4] if has_nan else formula[5]
+                scales[scale_to + group] = _u8(byte)
+                _special_codes(x, start, codes, first, byte, formula, has_nan)
+                continue
+            byte = max(((np.int64(largest) + add) >> 23) - 2, floor_byte)
+            scales[scale_to + group] = _u8(byte)
+            byte = max(byte, 1)
+            base = _i32((byte - 1) << 23)
+            # Ties 0.25 and 0.75 in `u`; under scale bytes 1 and 2 they are subnormal numbers.
+            if byte == 1:
+                quarter, three_quarters = 0x200000, 0x600000
+            elif byte == 2:
+                quarter, three_quarters = 0x400000 - 0x800000, 0x400000
+            else:
+                quarter, three_quarters = -0x800000, 0x400000
+            quarter_tie = _i32(quarter)
+            three_quarters_tie = _i32(three_quarters - odd)
+            for i in range(microblock):
+                word = _i32(_word(x, start + i))
+                u = _i32(_i32(word & _i32(0x7FFFFFFF)) - base)
+                rounded = _i32(_i32(u + half + _i32(_i32(u >> 22) & odd)) >> 22)
+                small = _i32(_i32(u > quarter_tie) + _i32(u > three_quarters_tie))
+                code = min(max(rounded, small), _i32(7))
+                codes[first + i] = _u8(_i32(code) | _i32(_i32(word >> 28) & 8))
+        if formula[3] == 0:
+            for i in range(_at(128)):
+                if codes[i] == 8:
+                    codes[i] = 0
+        for i in range(_at(64)):
+            pair = pairs[i]
+            values[to + i] = _u8(pair | (pair >> 4))
+
+
+@compiled
+def _adjacent(x: Any, first: Any, last: Any, row_step: Any, step: Any, sources: Any) -> Any:
+    """Rows `first` to `last - 1` with adjacent elements: `x` itself, or a copy of them."""
+    for n in range(first, last):
+        sources[n - first] = _at(n * row_step)
+    if step == 1:
+        return x
+    packed = np.empty((last - first) * 128, x.dtype)
+    for n in range(first, last):
+        sources[n - first] = _at((n - first) * 128)
+        for i in range(128):
+            packed[(n - first) * 128 + i] = x[n * row_step + i * step]
+    return packed
 
 
 @compiled
@@ -149,16 +171,12 @@ def quantize_chunk(
     formula: Any,
     microblock: Any,
 ) -> None:
-    """Quantize rows `first` to `last - 1`."""
-    codes, packed, size = np.empty(128, np.uint8), np.empty(128, x.dtype), _at(microblock)
+    """Quantize rows `first` to `last - 1`, at most CHUNK."""
+    sources, to, scales_to = np.empty(CHUNK, _at), np.empty(CHUNK, _at), np.empty(CHUNK, _at)
+    rows = _adjacent(x, first, last, row_step, step, sources)
     for n in range(first, last):
-        to, scale_to = _at(n * values_step), _at(n * scales_step)
-        if step == 1:
-            _encode(x, _at(n * row_step), values, to, scales, scale_to, codes, formula, size)
-        else:
-            for i in range(128):
-                packed[i] = x[n * row_step + i * step]
-            _encode(packed, _at(0), values, to, scales, scale_to, codes, formula, size)
+        to[n - first], scales_to[n - first] = _at(n * values_step), _at(n * scales_step)
+    _encode(rows, sources, values, to, scales, scales_to, last - first, formula, _at(microblock))
 
 
 @compiled
@@ -176,8 +194,10 @@ def insert_chunk(
     formula: Any,
     microblock: Any,
 ) -> None:
-    """Quantize rows `first` to `last - 1` straight into their slots."""
-    codes, packed, size = np.empty(128, np.uint8), np.empty(128, x.dtype), _at(microblock)
+    """Quantize rows `first` to `last - 1`, at most CHUNK, straight into their slots."""
+    sources, to, scales_to = np.empty(CHUNK, _at), np.empty(CHUNK, _at), np.empty(CHUNK, _at)
+    rows = _adjacent(x, first, last, row_step, step, sources)
+    kept = 0
     for n in range(first, last):
         slot = np.int64(slots[n])
         if slot < 0 or slot >= num_blocks * rows_per_page:
@@ -185,13 +205,10 @@ def insert_chunk(
         block = slot // rows_per_page
         row = slot - block * rows_per_page
         page = block * block_stride
-        to, scale_to = _at(page + row * 64), _at(page + rows_per_page * 64 + row * 4)
-        if step == 1:
-            _encode(x, _at(n * row_step), slab, to, slab, scale_to, codes, formula, size)
-        else:
-            for i in range(128):
-                packed[i] = x[n * row_step + i * step]
-            _encode(packed, _at(0), slab, to, slab, scale_to, codes, formula, size)
+        sources[kept] = sources[n - first]
+        to[kept], scales_to[kept] = _at(page + row * 64), _at(page + rows_per_page * 64 + row * 4)
+        kept += 1
+    _encode(rows, sources, slab, to, slab, scales_to, kept, formula, _at(microblock))
 
 
 @parallel
