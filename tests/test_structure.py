@@ -32,6 +32,7 @@ ROOMS = (
     "spans",
     "pool",
     "views",
+    "mxfp4",
     "hazards",
     "published",
     "reproduce",
