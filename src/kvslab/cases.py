@@ -9,7 +9,7 @@ still agree with one block count::
     num_blocks = budget // block_stride
     concurrency = max_concurrency(num_blocks, max_model_len, formula)
     tokens = int(concurrency * max_model_len)    "GPU KV cache size: N tokens"
-    pool_tokens = num_blocks * block_size        the same line up to vLLM 0.9
+    pool_tokens = num_blocks // num_groups * block_size    the same line before: vLLM up to 0.20
 
 Values are exact until they are printed with as many digits as the source shows.
 
@@ -66,7 +66,7 @@ def _quantity(case: Case, number: StatedNumber, budget_bytes: int) -> Fraction:
         case "num_blocks":
             return Fraction(num_blocks)
         case "pool_tokens":
-            return Fraction(num_blocks * groups[0].block_size)
+            return Fraction(num_blocks // len(groups) * min(group.block_size for group in groups))
         case "tokens":
             return Fraction(int(max_concurrency(groups, num_blocks, load, number.formula) * load.longest))
         case "concurrency":

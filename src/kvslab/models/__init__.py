@@ -24,7 +24,14 @@ from kvslab.models import (
 )
 from kvslab.models.attention import keep_everything, text_fields
 from kvslab.models.drafts import join_draft
-from kvslab.models.options import DEFAULT_BACKEND, CacheOptions, ModelFamily, ModelStack
+from kvslab.models.options import (
+    DEFAULT_BACKEND,
+    DEFAULT_OPTIONS,
+    CacheOptions,
+    ModelFamily,
+    ModelStack,
+    options_from_json,
+)
 
 __all__ = [
     "DEFAULT_BACKEND",
@@ -41,6 +48,7 @@ __all__ = [
     "load_layers",
     "load_model",
     "model_from_config",
+    "options_from_json",
     "preset_config",
     "read_model",
     "uses_indexer",
@@ -57,6 +65,8 @@ OTHER_PRESETS = (
     "gpt-oss-120b",
     "gemma-3-27b",
     "gemma-3n-e4b",
+    "gemma-4-31b",
+    "gemma-4-e2b",
     "llama-4-scout",
     "qwen3-next-80b",
     "kimi-linear-48b",
@@ -80,10 +90,12 @@ FAMILIES: tuple[tuple[tuple[str, ...], ModelFamily], ...] = (
     (dense.MODEL_TYPES, ModelFamily(read=dense.read, heeds=_ATTENTION)),
     (gpt_oss.MODEL_TYPES, ModelFamily(read=gpt_oss.read, heeds=_ATTENTION)),
     (gemma3.MODEL_TYPES, ModelFamily(read=gemma3.read, heeds=_ATTENTION)),
-    (gemma3.SHARING_MODEL_TYPES, ModelFamily(read=gemma3.read_sharing, heeds=_ATTENTION)),
     (llama4.MODEL_TYPES, ModelFamily(read=llama4.read, heeds=_ATTENTION)),
     (qwen3_next.MODEL_TYPES, ModelFamily(read=qwen3_next.read, heeds=_RECURRENT | {"num_mtp_layers"})),
-    (kimi_linear.MODEL_TYPES, ModelFamily(read=kimi_linear.read, heeds=frozenset({"kv_cache_dtype", "block_size"}))),
+    (
+        kimi_linear.MODEL_TYPES,
+        ModelFamily(read=kimi_linear.read, heeds=frozenset({"kv_cache_dtype", "block_size"})),
+    ),
     (
         deepseek_v3.MODEL_TYPES,
         ModelFamily(
@@ -119,7 +131,7 @@ def _family(fields: Fields) -> ModelFamily:
 
 
 def model_from_config(
-    config: object, options: CacheOptions = CacheOptions(), *, draft: object = None, where: str = "config"
+    config: object, options: CacheOptions = DEFAULT_OPTIONS, *, draft: object = None, where: str = "config"
 ) -> ModelStack:
     """What a model with this parsed Hugging Face `config.json` stores.
 
@@ -217,7 +229,9 @@ def default_max_model_len(value: object) -> int | None:
     return text_fields(Fields(value, "config")).optional_integer("max_position_embeddings")
 
 
-def load_model(model: str, options: CacheOptions = CacheOptions(), *, draft: str | None = None) -> ModelStack:
+def load_model(
+    model: str, options: CacheOptions = DEFAULT_OPTIONS, *, draft: str | None = None
+) -> ModelStack:
     """What a preset, a `config.json` or a layer file stores.
 
     A layer file states its own rows for one worker: no option applies to it, and it

@@ -33,6 +33,7 @@ Kind = Literal["full_attention", "sliding_window", "chunked_local_attention"]
 BLOCK_TOKENS = 16
 """Tokens of a block where nobody asks for another size."""
 MAX_SIZE = 2**20
+KEEPS_ALL = FullHistory()
 
 
 def text_fields(fields: Fields) -> Fields:
@@ -88,13 +89,11 @@ class Attention:
     num_kv_heads: int
     head_dim: int
 
-    def spec(
-        self, options: CacheOptions, retention: Retention = FullHistory(), *, block_size: int | None = None
-    ) -> LayerSpec:
+    def spec(self, options: CacheOptions, retention: Retention = KEEPS_ALL) -> LayerSpec:
         """What a layer of these heads stores."""
         return LayerSpec(
             kind=_kind_of(retention),
-            block_size=block_size or options.block_size or BLOCK_TOKENS,
+            block_size=options.block_size or BLOCK_TOKENS,
             row_bytes=attention_row(options.kv_cache_dtype, self.num_kv_heads, self.head_dim).row_bytes,
             retention=retention,
         )
@@ -119,9 +118,10 @@ class HeadDefaults:
     head_dim: int | None = None
 
 
-def parse_attention(
-    fields: Fields, options: CacheOptions, defaults: HeadDefaults = HeadDefaults()
-) -> Attention:
+NO_DEFAULTS = HeadDefaults()
+
+
+def parse_attention(fields: Fields, options: CacheOptions, defaults: HeadDefaults = NO_DEFAULTS) -> Attention:
     """Read the heads of the attention layers and cut them for one worker.
 
     Without `num_key_value_heads` every attention head has keys and values of its
@@ -130,9 +130,7 @@ def parse_attention(
     Raises:
         InputError: A field is missing or out of range, or the heads cannot be shared out.
     """
-    num_heads = fields.integer(
-        "num_attention_heads", default=defaults.num_attention_heads, maximum=MAX_SIZE
-    )
+    num_heads = fields.integer("num_attention_heads", default=defaults.num_attention_heads, maximum=MAX_SIZE)
     num_kv_heads = num_heads
     if fields.get("num_key_value_heads") is not None or defaults.num_key_value_heads is not None:
         num_kv_heads = fields.integer(
@@ -188,7 +186,9 @@ def keep_everything(stack: ModelStack) -> ModelStack:
         return stack
     if "mamba" in kinds:
         raise InputError("hybrid", False, "True for a model with recurrent states")
-    freeing = [layer for layer in stack.layers if isinstance(layer.spec.retention, SlidingWindow | LocalChunk)]
+    freeing = [
+        layer for layer in stack.layers if isinstance(layer.spec.retention, SlidingWindow | LocalChunk)
+    ]
 
     def kept(layer: CacheLayer) -> CacheLayer:
         if not isinstance(layer.spec.retention, SlidingWindow | LocalChunk):

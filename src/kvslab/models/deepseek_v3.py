@@ -52,18 +52,15 @@ def read(fields: Fields, options: CacheOptions) -> ModelStack:
     share(text, "num_attention_heads", num_heads, options.tensor_parallel)
     num_layers = num_layers_of(text)
     most = text.integer("num_nextn_predict_layers", default=0, minimum=0, maximum=MAX_SIZE)
-    if not 0 <= options.num_mtp_layers <= most:
-        raise InputError("mtp", options.num_mtp_layers, f"0 to {most} (num_nextn_predict_layers of the config)")
+    num_mtp_layers = options.mtp_layers(most, "num_nextn_predict_layers")
     tensors = [("self_attn.attn", mla_spec(text, options, sparse=sparse))]
     if sparse:
         keys = indexer_row(options.indexer or "fp8", text.integer("index_head_dim", maximum=MAX_SIZE))
-        spec = LayerSpec(
-            kind="mla_attention", block_size=tensors[0][1].block_size, row_bytes=keys.row_bytes
-        )
+        spec = LayerSpec(kind="mla_attention", block_size=tensors[0][1].block_size, row_bytes=keys.row_bytes)
         tensors.append(("self_attn.indexer.k_cache", spec))
     cuts = tuple(
         tuple(CacheLayer(name=layer_name(i, suffix), spec=spec) for suffix, spec in tensors)
-        for i in range(num_layers + options.num_mtp_layers)
+        for i in range(num_layers + num_mtp_layers)
     )
     return ModelStack(
         decoder=cuts[:num_layers], drafts=tuple(layer for cut in cuts[num_layers:] for layer in cut)

@@ -30,5 +30,7 @@ def read(fields: Fields, options: CacheOptions) -> ModelStack:
         "full_attention": attention.spec(options, FullHistory()),
     }
     return ModelStack(
-        decoder=tuple((CacheLayer(name=layer_name(i, "attn"), spec=specs[kind]),) for i, kind in enumerate(types))
+        decoder=tuple(
+            (CacheLayer(name=layer_name(i, "attn"), spec=specs[kind]),) for i, kind in enumerate(types)
+        )
     )

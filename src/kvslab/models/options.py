@@ -7,6 +7,7 @@ heeds; a given option that it does not heed is refused, never ignored.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kvslab.errors import InputError
 from kvslab.formats import BACKENDS, INDEXER_FORMATS, KV_DTYPES, Backend, backend_named
@@ -63,8 +64,6 @@ class CacheOptions:
         ):
             if value is not None and value not in choices:
                 raise InputError(name, value, f"one of {', '.join(choices)}")
-        if isinstance(self.num_mtp_layers, bool) or not isinstance(self.num_mtp_layers, int):
-            raise InputError("mtp", self.num_mtp_layers, "a number of layers")
         checked_int("num_speculative_tokens", self.num_speculative_tokens, minimum=0, maximum=2**20)
         checked_int("tensor_parallel", self.tensor_parallel, maximum=2**20)
         sizes = self.pipeline_parallel
@@ -86,13 +85,44 @@ class CacheOptions:
         sizes = self.pipeline_parallel
         return sizes if isinstance(sizes, int) else len(sizes)
 
+    def mtp_layers(self, most: int, field: str) -> int:
+        """The MTP layers in use, of `most` that the checkpoint holds.
+
+        Raises:
+            InputError: More are asked for; `field` says how many there are.
+        """
+        count = self.num_mtp_layers
+        if isinstance(count, bool) or not 0 <= count <= most:
+            raise InputError("mtp", count, f"0 to {most} ({field} of the config)")
+        return count
+
     def given(self) -> tuple[str, ...]:
         """Names of the options that differ from their defaults."""
-        return tuple(name for name in _NAMES if getattr(self, name) != getattr(_DEFAULTS, name))
+        return tuple(name for name in _NAMES if getattr(self, name) != getattr(DEFAULT_OPTIONS, name))
 
 
-_DEFAULTS = CacheOptions()
+DEFAULT_OPTIONS = CacheOptions()
 _NAMES = tuple(CacheOptions.__dataclass_fields__)
+
+
+def options_from_json(value: object, where: str = "options") -> CacheOptions:
+    """Read options from parsed JSON; a list of `pipeline_parallel` gives each stage's layers.
+
+    Raises:
+        InputError: There is no option of a name, or a value is out of range.
+
+    >>> options_from_json({"tensor_parallel": 4, "kv_cache_dtype": "fp8"}).given()
+    ('tensor_parallel', 'kv_cache_dtype')
+    """
+    fields = Fields(value, where)
+    fields.refuse_unknown(_NAMES)
+    given: dict[str, Any] = {name: fields.get(name) for name in _NAMES if name in fields}
+    if isinstance(given.get("pipeline_parallel"), list):
+        given["pipeline_parallel"] = tuple(given["pipeline_parallel"])
+    if not isinstance(given.get("hybrid", True), bool):
+        raise InputError(fields.path("hybrid"), given["hybrid"], "true or false")
+    return CacheOptions(**given)
+
 
 EVERY_MODEL = frozenset({"tensor_parallel", "pipeline_parallel"})
 """Options that every model heeds."""
@@ -204,7 +234,5 @@ class ModelFamily:
         for name in options.given():
             if name not in self.heeds | EVERY_MODEL:
                 model_type = fields.get("model_type")
-                raise InputError(
-                    name, getattr(options, name), f"no such option for model type {model_type}"
-                )
+                raise InputError(name, getattr(options, name), f"no such option for model type {model_type}")
         return self.read(fields, options)

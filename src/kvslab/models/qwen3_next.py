@@ -9,7 +9,6 @@ Source: Qwen/Qwen3-Next-80B-A3B-Instruct and Qwen/Qwen3.5-27B, `config.json`; vL
 `gated_delta_net_state_shape`.
 """
 
-from kvslab.errors import InputError
 from kvslab.inputs import Fields
 from kvslab.layers import CacheLayer
 from kvslab.models.attention import (
@@ -48,8 +47,7 @@ def read(fields: Fields, options: CacheOptions) -> ModelStack:
             "linear_attention" if (i + 1) % interval else "full_attention" for i in range(num_layers)
         )
     most = next((text.integer(name, minimum=0) for name in _MTP_FIELDS if name in text), 0)
-    if not 0 <= options.num_mtp_layers <= most:
-        raise InputError("mtp", options.num_mtp_layers, f"0 to {most} ({' or '.join(_MTP_FIELDS)})")
+    num_mtp_layers = options.mtp_layers(most, " or ".join(_MTP_FIELDS))
     stack = ModelStack(
         decoder=tuple(
             (
@@ -61,7 +59,7 @@ def read(fields: Fields, options: CacheOptions) -> ModelStack:
         ),
         drafts=tuple(
             CacheLayer(name=layer_name(i).replace("model", "mtp", 1), spec=full)
-            for i in range(options.num_mtp_layers)
+            for i in range(num_mtp_layers)
         ),
     )
     return align_pages(stack)
@@ -71,9 +69,7 @@ def _state(text: Fields, options: CacheOptions) -> StateSize:
     tp = options.tensor_parallel
     key_dim = text.integer("linear_key_head_dim", maximum=MAX_SIZE)
     value_dim = text.integer("linear_value_head_dim", maximum=MAX_SIZE)
-    keys = share(
-        text, "linear_num_key_heads", text.integer("linear_num_key_heads", maximum=MAX_SIZE), tp
-    )
+    keys = share(text, "linear_num_key_heads", text.integer("linear_num_key_heads", maximum=MAX_SIZE), tp)
     values = share(
         text, "linear_num_value_heads", text.integer("linear_num_value_heads", maximum=MAX_SIZE), tp
     )
