@@ -5,7 +5,7 @@ the numbers that it prints, as printed::
 
     {"cases": [{"id", "what", "source", "url", "model", "release", "slab",
                 "setup": {"model"?, "config"?, "draft"?, "options"?, "layers"?: [{"num_layers", ...}]},
-                "inputs"?: {"max_model_len"?, "max_in_flight_tokens"?, "dcp"?,
+                "inputs"?: {"max_model_len"?, "max_in_flight_tokens"?, "dcp"?, "num_extra_states"?,
                             "num_blocks"? | "budget_bytes"? | "budget_gib"?},
                 "numbers": [{"quantity", "value", "unit"?, "formula"?, "price"?, "group"?,
                              "baseline"?, and any input that differs}], "notes"?}]}
@@ -33,6 +33,7 @@ from kvslab.models import model_from_config, options_from_json, preset_config
 
 FIXED = (
     "block_stride",
+    "block_size",
     "tuple_bytes",
     "num_tuples",
     "group_bytes",
@@ -41,7 +42,15 @@ FIXED = (
     "admission",
     "first_block_past_int31",
 )
-POOL = ("num_blocks", "pool_tokens", "tokens", "concurrency", "auto_fit_engine", "auto_fit_exact")
+POOL = (
+    "num_blocks",
+    "pool_tokens",
+    "pool_tokens_per_group",
+    "tokens",
+    "concurrency",
+    "auto_fit_engine",
+    "auto_fit_exact",
+)
 """The quantities that grow with the budget; `auto_fit_exact` pays for the null block."""
 
 
@@ -53,6 +62,8 @@ class Inputs:
         max_model_len: Tokens of the longest request.
         max_in_flight_tokens: Tokens scheduled but not settled; only windows depend on it.
         dcp: Decode context parallel size.
+        num_extra_states: States of a recurrent layer beside the one that a request is in:
+            one with prefix caching, one for each speculative token.
         num_blocks: Blocks of the pool.
         budget_bytes: The pool, where the source gives it exactly.
         budget_gib: The pool as printed, rounded to 0.01 GiB.
@@ -61,6 +72,7 @@ class Inputs:
     max_model_len: int | None = None
     max_in_flight_tokens: int = 1
     dcp: int = 1
+    num_extra_states: int = 0
     num_blocks: int | None = None
     budget_bytes: int | None = None
     budget_gib: str | None = None
@@ -131,7 +143,15 @@ class Case:
 
 
 _TEXTS = ("id", "what", "source", "url", "model", "release", "slab")
-_INPUTS = ("max_model_len", "max_in_flight_tokens", "dcp", "num_blocks", "budget_bytes", "budget_gib")
+_INPUTS = (
+    "max_model_len",
+    "max_in_flight_tokens",
+    "dcp",
+    "num_extra_states",
+    "num_blocks",
+    "budget_bytes",
+    "budget_gib",
+)
 _CHOICES = {
     "quantity": FIXED + POOL,
     "value": (),

@@ -139,6 +139,7 @@ def attention_row(kv_cache_dtype: str, num_kv_heads: int, head_dim: int) -> RowF
     [4096, 4096, 2048, 2112, 1152]
     """
     values = num_kv_heads * head_dim
+    parts: tuple[tuple[str, int], ...]
     match kv_cache_dtype:
         case "auto" | "bf16":
             parts = (("BF16 keys", 2 * values), ("BF16 values", 2 * values))
@@ -176,6 +177,7 @@ def mla_row(kv_cache_dtype: str, kv_lora_rank: int, rope_dim: int, *, sparse: bo
     >>> mla_row("auto", 512, 64, sparse=False).row_bytes, mla_row("fp8", 512, 64, sparse=True).row_bytes
     (1152, 656)
     """
+    parts: tuple[tuple[str, int], ...]
     match kv_cache_dtype:
         case "auto" | "bf16":
             parts = (("BF16 values", 2 * kv_lora_rank), ("BF16 RoPE", 2 * rope_dim))

@@ -92,7 +92,7 @@ def read(fields: Fields, options: CacheOptions) -> ModelStack:
     }
     types = _types(text, defaults.pattern)
     first = len(types) - _num_shared(text, defaults.num_shared, types)
-    notes = ()
+    notes: tuple[str, ...] = ()
     if first < len(types):
         notes = (f"layers {first} to {len(types) - 1} read the cache of an earlier layer and store nothing",)
     return ModelStack(

@@ -47,12 +47,16 @@ def read(fields: Fields, options: CacheOptions) -> ModelStack:
         case _:
             pattern, state = _spelled(text), _mamba2(text, options, *_NEMOTRON)
     full = parse_attention(text, options).spec(options)
-    layers = {
-        ATTENTION: lambda i: (CacheLayer(name=layer_name(i), spec=full),),
-        STATE: lambda i: (state_layer(layer_name(i, "mamba"), state),),
-        NOTHING: lambda i: (),
-    }
-    stack = ModelStack(decoder=tuple(layers[kind](i) for i, kind in enumerate(pattern)))
+    decoder: list[tuple[CacheLayer, ...]] = []
+    for i, kind in enumerate(pattern):
+        match kind:
+            case "*":
+                decoder.append((CacheLayer(name=layer_name(i), spec=full),))
+            case "M":
+                decoder.append((state_layer(layer_name(i, "mamba"), state),))
+            case _:
+                decoder.append(())
+    stack = ModelStack(decoder=tuple(decoder))
     return align_pages(stack)
 
 
