@@ -96,6 +96,10 @@ class CacheOptions:
             raise InputError("mtp", count, f"0 to {most} ({field} of the config)")
         return count
 
+    def with_indexer(self, indexer: str) -> "CacheOptions":
+        """The same options with another row format of the indexer's keys."""
+        return replace(self, indexer=indexer)
+
     def given(self) -> tuple[str, ...]:
         """Names of the options that differ from their defaults."""
         return tuple(name for name in _NAMES if getattr(self, name) != getattr(DEFAULT_OPTIONS, name))
