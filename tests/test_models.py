@@ -69,7 +69,7 @@ CHANGES: list[tuple[str, Any, str]] = [
     (
         "model_type",
         "nonesuch",
-        r"model_type: got 'nonesuch', need one of deepseek_v4, llama, .*, jamba, bamba, nemotron_h \(for any other model write a layer file\)",
+        r"model_type: got 'nonesuch', need one of deepseek_v4, llama, .*nemotron_h \(.* write a layer file\)",
     ),
     ("model_type", None, r"model_type: got nothing"),
     ("num_nextn_predict_layers", -2, r"num_nextn_predict_layers: got -2"),
@@ -114,7 +114,5 @@ def test_unknown_names_list_the_known() -> None:
         load_layers("deepseek-v4-pro", backend="triton")
     with pytest.raises(InputError, match="indexer: got 'int4', need one of fp8, mxfp4"):
         load_layers("deepseek-v4-pro", indexer="int4")
-    with pytest.raises(
-        InputError, match="model: got 'deepseek-v5', need deepseek-v4-pro, deepseek-v4-flash, .* or the path"
-    ):
+    with pytest.raises(InputError, match=r"model: got 'deepseek-v5', need deepseek-v4-pro, .* or the path"):
         load_layers("deepseek-v5")

@@ -250,10 +250,7 @@ def load_model(
     beside = None if draft is None else read_model(draft)
     if not is_layer_file(value):
         return model_from_config(value, options, draft=beside, where=model)
-    for name in options.given():
-        raise InputError(
-            name, getattr(options, name), "no such option for a layer file, which states its own rows"
-        )
+    options.refuse_but((), "a layer file, which states its own rows")
     stack = ModelStack(decoder=(), drafts=layers_from_json(value, model))
     return stack if beside is None else join_draft(stack, _draft_stack(beside, options))
 

@@ -5,7 +5,7 @@ new option or a new model changes no signature.  A model names the options that 
 heeds; a given option that it does not heed is refused, never ignored.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -99,6 +99,17 @@ class CacheOptions:
     def with_indexer(self, indexer: str) -> "CacheOptions":
         """The same options with another row format of the indexer's keys."""
         return replace(self, indexer=indexer)
+
+    def refuse_but(self, heeded: Collection[str], what: str) -> None:
+        """Refuse a given option that is not heeded: ignored, it would give a wrong plan silently.
+
+        Raises:
+            InputError: There is one; `what` says what does not heed it.
+        """
+        for name in self.given():
+            if name not in heeded:
+                shown = "mtp" if name == "num_mtp_layers" else name
+                raise InputError(shown, getattr(self, name), f"no such option for {what}")
 
     def given(self) -> tuple[str, ...]:
         """Names of the options that differ from their defaults."""
@@ -235,8 +246,5 @@ class ModelFamily:
             InputError: A field is missing or wrong, or an option is given that the model
                 does not heed.
         """
-        for name in options.given():
-            if name not in self.heeds | EVERY_MODEL:
-                model_type = fields.get("model_type")
-                raise InputError(name, getattr(options, name), f"no such option for model type {model_type}")
+        options.refuse_but(self.heeds | EVERY_MODEL, f"model type {fields.get('model_type')}")
         return self.read(fields, options)
