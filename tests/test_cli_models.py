@@ -86,7 +86,7 @@ def test_stages(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, *model, "--budget", "10GiB")
     assert code == 0 and "10,240 on every stage, the smallest pool" in out
     code, out, _ = run(capsys, "plan", "gemma-3-27b", "--pipeline-parallel", "4", "--budget", "10GiB")
-    assert code == 0 and "4 pipeline stages" in out and "requests" not in out
+    assert code == 0 and "4 pipeline stages" in out and "one request    131,072 tokens" in out
 
 
 def test_explain_reads_another_models_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

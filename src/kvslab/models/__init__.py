@@ -222,11 +222,16 @@ def default_max_model_len(value: object) -> int | None:
     """The longest request that a parsed `config.json` is made for, tokens; None where it does not say.
 
     Raises:
-        InputError: `max_position_embeddings` is no positive integer.
+        InputError: A field that says it is no positive integer.
     """
     if is_layer_file(value) or not isinstance(value, dict):
         return None
-    return text_fields(Fields(value, "config")).optional_integer("max_position_embeddings")
+    fields = text_fields(Fields(value, "config"))
+    for name in ("max_position_embeddings", "model_max_length"):
+        if fields.get(name) is not None:
+            return fields.optional_integer(name)
+    defaults = gemma3.DEFAULTS.get(str(fields.get("model_type")))
+    return defaults.max_tokens if defaults else None
 
 
 def load_model(

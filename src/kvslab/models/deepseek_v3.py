@@ -14,7 +14,7 @@ from kvslab.layers import CacheLayer, LayerSpec
 from kvslab.models.attention import MAX_SIZE, layer_name, num_layers_of, share, text_fields
 from kvslab.models.options import CacheOptions, ModelStack
 
-MODEL_TYPES = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa")
+MODEL_TYPES = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2")
 
 MLA_BLOCK_TOKENS = 64
 """Tokens of a block of the FlashMLA kernels; other backends take other sizes (`block_size`)."""

@@ -3,9 +3,9 @@
 Llama, Mistral, Mixtral, Qwen and their kin.  Every decoder layer stores one row of
 keys and values a token.  Windows come in three spellings::
 
-    layer_types                     a name for each layer
-    sliding_window                  every layer has this window (Mistral-7B v0.1)
-    use_sliding_window: false       the number beside it counts for nothing (Qwen2, Qwen3)
+    layer_types             a name for each layer
+    sliding_window          every layer has this window (Mistral-7B v0.1)
+    use_sliding_window      Qwen2, Qwen3: without it the number beside it counts for nothing
 
 Source: the published `config.json` files; vLLM's `llama`, `mixtral`, `qwen2`, `qwen3`
 and `gpt_oss` models.
@@ -22,7 +22,6 @@ MODEL_TYPES = (
     "mistral",
     "mistral3",
     "mixtral",
-    "ministral",
     "qwen2",
     "qwen2_moe",
     "qwen3",
@@ -59,7 +58,8 @@ def retentions(fields: Fields) -> tuple[Retention, ...]:
             does not list which.
     """
     num_layers = num_layers_of(fields)
-    used = fields.get("use_sliding_window") is not False
+    optional = str(fields.get("model_type")).startswith("qwen") or "use_sliding_window" in fields
+    used = fields.get("use_sliding_window") is True if optional else True
     window = fields.optional_integer("sliding_window") if used else None
     types = layer_types(fields, ("full_attention", "sliding_attention"))
     if types is not None:
@@ -72,7 +72,7 @@ def retentions(fields: Fields) -> tuple[Retention, ...]:
     if window is None:
         return (FullHistory(),) * num_layers
     first = fields.optional_integer("max_window_layers")
-    if fields.get("use_sliding_window") and first is not None and first < num_layers:
+    if optional and first is not None and first < num_layers:
         need = f"{num_layers} (all layers), or a layer_types list that says which layers have windows"
         raise InputError(fields.path("max_window_layers"), first, need)
     return (SlidingWindow(window_tokens=window),) * num_layers

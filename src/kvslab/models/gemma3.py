@@ -40,12 +40,14 @@ class Defaults:
         pattern: Every so many layers one is full.
         window_tokens: The sliding window.
         num_shared: Layers that read another's cache.
+        max_tokens: The longest request.
     """
 
     heads: HeadDefaults
     pattern: int
     window_tokens: int
     num_shared: int = 0
+    max_tokens: int = 131_072
 
 
 _GEMMA3 = Defaults(
@@ -58,6 +60,7 @@ _GEMMA3N = Defaults(
     pattern=5,
     window_tokens=512,
     num_shared=15,
+    max_tokens=32_768,
 )
 _GEMMA4 = Defaults(heads=HeadDefaults(head_dim=256), pattern=6, window_tokens=512)
 
