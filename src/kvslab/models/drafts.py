@@ -10,7 +10,11 @@ table and nothing needs to be equal::
 
 The windows then free nothing: the draft costs what a full layer costs.
 
-Source: vLLM PR 48776 (sparse-MLA targets with sliding-window drafts).
+Not modelled: releases since about vLLM 0.25 can also pad a page that does not divide,
+where the attention backend reads pages by the block stride; here it is refused.
+
+Source: vLLM PR 48776 (sparse-MLA targets with sliding-window drafts); vllm-ascend issue
+13213 quotes the refusal.
 """
 
 from collections.abc import Sequence
