@@ -4,13 +4,16 @@ A *case file* lists reports.  Each has a setup, the inputs that its source gives
 the numbers that it prints, as printed::
 
     {"cases": [{"id", "what", "source", "url", "model", "release", "slab",
-                "setup": {"model"?, "backend"?, "indexer"?, "layers"?: [{"num_layers", ...}]},
-                "inputs"?: {"max_model_len"?, "max_in_flight_tokens"?, "dcp"?,
+                "setup": {"model"?, "config"?, "draft"?, "options"?, "layers"?: [{"num_layers", ...}]},
+                "inputs"?: {"max_model_len"?, "max_in_flight_tokens"?, "dcp"?, "num_extra_states"?,
                             "num_blocks"? | "budget_bytes"? | "budget_gib"?},
                 "numbers": [{"quantity", "value", "unit"?, "formula"?, "price"?, "group"?,
                              "baseline"?, and any input that differs}], "notes"?}]}
 
-An entry of `layers` is one of a layer file, without a name, `num_layers` times.
+A setup names a preset (`model`) or holds a `config`, with the `options` of
+`kvslab.models.CacheOptions` and a `draft` beside it; `backend` and `indexer` may stand
+there directly.  An entry of `layers` is one of a layer file, without a name,
+`num_layers` times.
 
 Source: `cases.json`, where every report names its own.
 """
@@ -26,10 +29,11 @@ from kvslab.generations import GENERATIONS, Formula, Price
 from kvslab.inputs import Fields, parse_json
 from kvslab.intmath import UNIT_BYTES
 from kvslab.layers import CacheLayer, layers_from_json
-from kvslab.models import load_layers
+from kvslab.models import model_from_config, options_from_json, preset_config
 
 FIXED = (
     "block_stride",
+    "block_size",
     "tuple_bytes",
     "num_tuples",
     "group_bytes",
@@ -38,7 +42,15 @@ FIXED = (
     "admission",
     "first_block_past_int31",
 )
-POOL = ("num_blocks", "pool_tokens", "tokens", "concurrency", "auto_fit_engine", "auto_fit_exact")
+POOL = (
+    "num_blocks",
+    "pool_tokens",
+    "pool_tokens_per_group",
+    "tokens",
+    "concurrency",
+    "auto_fit_engine",
+    "auto_fit_exact",
+)
 """The quantities that grow with the budget; `auto_fit_exact` pays for the null block."""
 
 
@@ -50,6 +62,8 @@ class Inputs:
         max_model_len: Tokens of the longest request.
         max_in_flight_tokens: Tokens scheduled but not settled; only windows depend on it.
         dcp: Decode context parallel size.
+        num_extra_states: States of a recurrent layer beside the one that a request is in:
+            one with prefix caching, one for each speculative token.
         num_blocks: Blocks of the pool.
         budget_bytes: The pool, where the source gives it exactly.
         budget_gib: The pool as printed, rounded to 0.01 GiB.
@@ -58,6 +72,7 @@ class Inputs:
     max_model_len: int | None = None
     max_in_flight_tokens: int = 1
     dcp: int = 1
+    num_extra_states: int = 0
     num_blocks: int | None = None
     budget_bytes: int | None = None
     budget_gib: str | None = None
@@ -128,7 +143,15 @@ class Case:
 
 
 _TEXTS = ("id", "what", "source", "url", "model", "release", "slab")
-_INPUTS = ("max_model_len", "max_in_flight_tokens", "dcp", "num_blocks", "budget_bytes", "budget_gib")
+_INPUTS = (
+    "max_model_len",
+    "max_in_flight_tokens",
+    "dcp",
+    "num_extra_states",
+    "num_blocks",
+    "budget_bytes",
+    "budget_gib",
+)
 _CHOICES = {
     "quantity": FIXED + POOL,
     "value": (),
@@ -140,7 +163,7 @@ _CHOICES = {
 
 
 def _layers(fields: Fields) -> tuple[CacheLayer, ...]:
-    """The layers of a `setup`: a preset's, then those listed as `num_layers` of a layer file's entry."""
+    """The layers of a `setup`: a model's, then those listed as `num_layers` of a layer file's entry."""
     listed: list[dict[str, object]] = []
     for entry in fields.sequence("layers") if "layers" in fields else []:
         spec = dict(entry) if isinstance(entry, dict) else {}
@@ -148,10 +171,19 @@ def _layers(fields: Fields) -> tuple[CacheLayer, ...]:
         del spec["num_layers"]
         listed += [{"name": f"{spec.get('kind')}.{len(listed) + i}", **spec} for i in range(num_layers)]
     extra = layers_from_json({"layers": listed}, fields.where) if listed else ()
-    if "model" not in fields:
-        return extra
-    backend, indexer = fields.text("backend"), fields.text("indexer")
-    return (*load_layers(fields.text("model"), backend=backend, indexer=indexer), *extra)
+    return (*_model_layers(fields), *extra)
+
+
+def _model_layers(fields: Fields) -> tuple[CacheLayer, ...]:
+    if "model" not in fields and "config" not in fields:
+        return ()
+    options = options_from_json(
+        {name: fields.get(name) for name in ("backend", "indexer") if name in fields}
+        | dict(Fields(fields.get("options") or {}, fields.path("options")).items()),
+        fields.path("options"),
+    )
+    config = fields.get("config") if "config" in fields else preset_config(fields.text("model"))
+    return model_from_config(config, options, draft=fields.get("draft"), where=fields.path("config")).layers
 
 
 def _inputs(fields: Fields, default: Inputs) -> Inputs:

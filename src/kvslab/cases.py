@@ -10,6 +10,7 @@ still agree with one block count::
     concurrency = max_concurrency(num_blocks, max_model_len, formula)
     tokens = int(concurrency * max_model_len)    "GPU KV cache size: N tokens"
     pool_tokens = num_blocks * block_size        the same line up to vLLM 0.9
+    pool_tokens_per_group = num_blocks // num_groups * block_size    and up to 0.20
 
 Values are exact until they are printed with as many digits as the source shows.
 
@@ -44,11 +45,16 @@ def _quantity(case: Case, number: StatedNumber, budget_bytes: int) -> Fraction:
     groups, stride = slab.groups, slab.block_stride
     num_blocks = budget_bytes // stride
     load = Load.of(
-        inputs.max_model_len or MAX_INT, max_in_flight_tokens=inputs.max_in_flight_tokens, dcp=inputs.dcp
+        inputs.max_model_len or MAX_INT,
+        max_in_flight_tokens=inputs.max_in_flight_tokens,
+        dcp=inputs.dcp,
+        num_speculative_tokens=inputs.num_extra_states,
     )
     match number.quantity:
         case "block_stride":
             return Fraction(stride, UNIT_BYTES[number.unit])
+        case "block_size":
+            return Fraction(groups[number.group].block_size)
         case "tuple_bytes":
             return Fraction(sum(set(groups[0].page_bytes)))
         case "num_tuples":
@@ -67,6 +73,8 @@ def _quantity(case: Case, number: StatedNumber, budget_bytes: int) -> Fraction:
             return Fraction(num_blocks)
         case "pool_tokens":
             return Fraction(num_blocks * groups[0].block_size)
+        case "pool_tokens_per_group":
+            return Fraction(num_blocks // len(groups) * min(group.block_size for group in groups))
         case "tokens":
             return Fraction(int(max_concurrency(groups, num_blocks, load, number.formula) * load.longest))
         case "concurrency":

@@ -91,6 +91,10 @@ class Fields:
         """The raw value, or None where the field is missing."""
         return self._fields.get(name)
 
+    def items(self) -> Iterable[tuple[str, object]]:
+        """The fields' names and raw values."""
+        return self._fields.items()
+
     def _need(self, name: str, need: str) -> object:
         if name not in self._fields:
             raise InputError(self.path(name), MISSING, need)

@@ -6,7 +6,18 @@ from typing import Annotated, Any
 
 import typer
 
-from kvslab.cli.common import AsJson, Backend, MaxModelLen, Mtp, print_json, print_table, stacks_of
+from kvslab.cli.common import AsJson, MaxModelLen, print_json, print_table
+from kvslab.cli.serving import (
+    Backend,
+    BlockSize,
+    Draft,
+    KvCacheDtype,
+    Mtp,
+    NoHybrid,
+    TensorParallel,
+    options_of,
+    stacks_of,
+)
 from kvslab.enginelog import FACTS, EngineLog, parse_log
 from kvslab.errors import InputError
 from kvslab.explain import Explanation, Fit, explain
@@ -71,6 +82,11 @@ def explain_command(
         str | None, typer.Option(help="Indexer rows: fp8 or mxfp4. Default: try both.")
     ] = None,
     mtp: Mtp = None,
+    tensor_parallel: TensorParallel = 1,
+    kv_cache_dtype: KvCacheDtype = "auto",
+    block_size: BlockSize = None,
+    draft: Draft = None,
+    no_hybrid: NoHybrid = False,
     max_model_len: MaxModelLen = None,
     max_in_flight_tokens: Annotated[
         int | None,
@@ -83,9 +99,18 @@ def explain_command(
 ) -> None:
     """Say which planner and formula give each line of a startup log, and what would fit."""
     parsed = _read(log)
+    options = options_of(
+        backend=backend,
+        indexer=indexer,
+        mtp=mtp,
+        tensor_parallel=tensor_parallel,
+        kv_cache_dtype=kv_cache_dtype,
+        block_size=block_size,
+        no_hybrid=no_hybrid,
+    )
     answer = explain(
         parsed,
-        stacks_of(model, backend, indexer, mtp),
+        stacks_of(model, options, draft),
         max_model_len=max_model_len,
         max_in_flight_tokens=max_in_flight_tokens,
         dcp=dcp,

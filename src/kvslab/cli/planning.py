@@ -10,23 +10,34 @@ from kvslab.capacity import FORMULAS, Load
 from kvslab.cli.common import (
     DEFAULT_IN_FLIGHT,
     AsJson,
-    Backend,
     Budget,
     Dcp,
-    Indexer,
     InFlight,
     MaxModelLen,
-    Model,
-    Mtp,
     Output,
     Packed,
-    Slab,
-    load,
     print_json,
     print_table,
     records,
-    stacks_of,
 )
+from kvslab.cli.serving import (
+    Backend,
+    BlockSize,
+    Draft,
+    Indexer,
+    KvCacheDtype,
+    Model,
+    Mtp,
+    NoHybrid,
+    PipelineParallel,
+    Slab,
+    TensorParallel,
+    load,
+    options_of,
+    stacks_of,
+    with_packing,
+)
+from kvslab.cli.staging import print_stages, stages_json
 from kvslab.errors import BudgetError
 from kvslab.generations import GENERATIONS, generation_named
 from kvslab.intmath import parse_bytes
@@ -37,6 +48,7 @@ from kvslab.plan import Plan
 from kvslab.slab import SlabLayout
 from kvslab.summary import Summary, summarize
 from kvslab.tables import compare_table, groups_table, layers_table
+from kvslab.workers import plan_stages
 
 
 def _load_of(model: str, max_model_len: int | None, in_flight: int, dcp: int) -> Load | None:
@@ -94,6 +106,12 @@ def plan(
     indexer: Indexer = None,
     slab: Slab = "overlay",
     mtp: Mtp = None,
+    tensor_parallel: TensorParallel = 1,
+    kv_cache_dtype: KvCacheDtype = "auto",
+    block_size: BlockSize = None,
+    draft: Draft = None,
+    no_hybrid: NoHybrid = False,
+    pipeline_parallel: PipelineParallel = "1",
     num_blocks_override: Annotated[
         int | None, typer.Option(help="Take this many blocks, whatever the budget.")
     ] = None,
@@ -105,18 +123,39 @@ def plan(
 ) -> None:
     """Plan one slab: block stride, groups, the blocks that a budget holds and what they serve."""
     generation = generation_named(slab)
-    layout = generation.lay_out(load(model, backend, indexer, mtp), packed=packed)
-    planned = Plan(slab=layout, budget_bytes=parse_bytes(budget), num_blocks_override=num_blocks_override)
+    options = options_of(
+        backend, indexer, mtp, tensor_parallel, pipeline_parallel, kv_cache_dtype, block_size, no_hybrid
+    )
+    stack = load(model, options, draft)
     requests = _load_of(model, max_model_len, max_in_flight_tokens, dcp)
+    if options.num_stages > 1:
+        budgets = [parse_bytes(part) for part in budget.split(",")]
+        staged = plan_stages(
+            generation,
+            stack.stages(options.pipeline_parallel),
+            budgets * options.num_stages if len(budgets) == 1 else budgets,
+            packed=packed,
+            num_blocks_override=num_blocks_override,
+        )
+        if as_json:
+            print_json(stages_json(model, slab, staged, requests) | {"notes": list(stack.notes)})
+        else:
+            print_stages(model, slab, staged, requests, stack.notes)
+        return
+    layout = generation.lay_out(stack.layers, packed=packed)
+    planned = Plan(slab=layout, budget_bytes=parse_bytes(budget), num_blocks_override=num_blocks_override)
     summary = summarize(planned, generation, requests) if requests else None
     if as_json:
-        print_json(_plan_json(model, slab, planned) | _summary_json(summary, requests))
+        notes = {"notes": list(stack.notes)}
+        print_json(_plan_json(model, slab, planned) | _summary_json(summary, requests) | notes)
         return
     rows = records(groups_table(layout))
     if summary:
         for row, count in zip(rows, summary.blocks_per_request, strict=True):
             row["blocks_per_request"] = count
     print_table(f"{model}, {slab} slab", rows)
+    for note in stack.notes:
+        print(f"note           {note}")
     print(f"block stride   {layout.block_stride:,} bytes")
     print(f"blocks         {planned.num_blocks:,} in {planned.budget_bytes:,} bytes (one is the null block)")
     print(f"left over      {planned.remaining_bytes:,} bytes")
@@ -164,23 +203,44 @@ def compare(
     budget: Budget,
     backend: Backend = None,
     mtp: Mtp = None,
+    tensor_parallel: TensorParallel = 1,
+    kv_cache_dtype: KvCacheDtype = "auto",
+    block_size: BlockSize = None,
+    draft: Draft = None,
+    no_hybrid: NoHybrid = False,
     max_model_len: MaxModelLen = None,
     max_in_flight_tokens: InFlight = DEFAULT_IN_FLIGHT,
     dcp: Dcp = 1,
     packed: Packed = False,
     as_json: AsJson = False,
 ) -> None:
-    """Plan every generation with every indexer row format, side by side."""
+    """Plan every generation side by side, packed and not, with every indexer row format.
+
+    A model whose engine packs by itself has one row a format; any other has one as the
+    engine plans it and one packed, unless --packed leaves the packed ones alone.
+    """
     budget_bytes = parse_bytes(budget)
-    stacks = stacks_of(model, backend, None, mtp)
+    options = options_of(
+        backend=backend,
+        mtp=mtp,
+        tensor_parallel=tensor_parallel,
+        kv_cache_dtype=kv_cache_dtype,
+        block_size=block_size,
+        no_hybrid=no_hybrid,
+    )
+    stacks = stacks_of(model, options, draft)
+    packed_labels = {} if packed else with_packing(stacks)
+    stacks |= {label: stacks[plain] for label, plain in packed_labels.items()}
     requests = _load_of(model, max_model_len, max_in_flight_tokens, dcp)
-    rows = records(compare_table(list(stacks.items()), budget_bytes, packed=packed))
+    rows = records(
+        compare_table(list(stacks.items()), budget_bytes, packed=packed, packed_labels=packed_labels)
+    )
     summaries = []
     for row in rows:
         summary = None
         if requests and not row["refused"] and row["num_blocks"]:
             generation = GENERATIONS[row["slab"]]
-            layout = generation.lay_out(stacks[row["rows"]], packed=packed)
+            layout = generation.lay_out(stacks[row["rows"]], packed=packed or row["rows"] in packed_labels)
             summary = summarize(Plan(slab=layout, budget_bytes=budget_bytes), generation, requests)
         summaries.append(summary)
     stride = min((row["block_stride_bytes"] for row in rows if not row["refused"]), default=None)
@@ -217,11 +277,26 @@ def layers(
     backend: Backend = None,
     indexer: Indexer = None,
     mtp: Mtp = None,
+    tensor_parallel: TensorParallel = 1,
+    kv_cache_dtype: KvCacheDtype = "auto",
+    block_size: BlockSize = None,
+    draft: Draft = None,
+    no_hybrid: NoHybrid = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the layer file here.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a model's cache layers, or export them as a layer file."""
-    stack = load(model, backend, indexer, mtp)
+    options = options_of(
+        backend=backend,
+        indexer=indexer,
+        mtp=mtp,
+        tensor_parallel=tensor_parallel,
+        kv_cache_dtype=kv_cache_dtype,
+        block_size=block_size,
+        no_hybrid=no_hybrid,
+    )
+    found = load(model, options, draft)
+    stack = found.layers
     if output is not None:
         write_atomically(output, json.dumps(layers_to_json(stack), indent=1) + "\n")
         print(f"{len(stack)} layers written to {output}")
@@ -229,6 +304,8 @@ def layers(
         print_json(layers_to_json(stack))
     else:
         print_table(f"{model}: {len(stack)} cache layers", records(layers_table(stack)))
+        for note in found.notes:
+            print(f"note: {note}")
 
 
 def draw(
@@ -240,12 +317,26 @@ def draw(
         list[str] | None, typer.Option(help="Generation; repeat it to draw several on one scale.")
     ] = None,
     mtp: Mtp = None,
+    tensor_parallel: TensorParallel = 1,
+    kv_cache_dtype: KvCacheDtype = "auto",
+    block_size: BlockSize = None,
+    draft: Draft = None,
+    no_hybrid: NoHybrid = False,
     packed: Packed = False,
 ) -> None:
     """Draw a slab to scale."""
     from kvslab.plots import save_figure, slab_figure  # matplotlib loads slowly
 
-    stack = load(model, backend, indexer, mtp)
+    options = options_of(
+        backend=backend,
+        indexer=indexer,
+        mtp=mtp,
+        tensor_parallel=tensor_parallel,
+        kv_cache_dtype=kv_cache_dtype,
+        block_size=block_size,
+        no_hybrid=no_hybrid,
+    )
+    stack = load(model, options, draft).layers
     names = slab or ["overlay"]
     slabs = [(name, generation_named(name).lay_out(stack, packed=packed)) for name in names]
     save_figure(slab_figure(slabs), output)

@@ -21,11 +21,14 @@ from kvslab.errors import MISSING, InputError
 from kvslab.formats import Backend, indexer_row, latent_row, state_row
 from kvslab.inputs import Fields
 from kvslab.layers import MAX_LAYERS, CacheLayer, LayerSpec, SlidingWindow, checked_stack
+from kvslab.models.options import CacheOptions, ModelStack
 
 LATENT_BLOCK_TOKENS = 256
 WINDOW_BLOCK_TOKENS = 64
 INDEXED_RATIO = 4
 RATIOS = (0, INDEXED_RATIO, 128)
+MODEL_TYPES = ("deepseek_v4",)
+DEFAULT_INDEXER = "mxfp4"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,28 @@ def parse_config(fields: Fields) -> DeepseekV4Config:
         qk_rope_head_dim=fields.integer("qk_rope_head_dim", maximum=head_dim),
         index_head_dim=fields.integer("index_head_dim", maximum=2**20),
         sliding_window=fields.integer("sliding_window"),
+    )
+
+
+def read(fields: Fields, options: CacheOptions) -> ModelStack:
+    """The cache layers of a config; every worker of a tensor-parallel group holds all of them.
+
+    Raises:
+        InputError: A field is missing or wrong, or an option is out of range.
+    """
+    config = parse_config(fields)
+    layers = cache_layers(
+        config,
+        backend=options.backend_or_default,
+        indexer=options.indexer or DEFAULT_INDEXER,
+        num_mtp_layers=options.num_mtp_layers,
+    )
+    cuts: list[list[CacheLayer]] = [[] for _ in config.compress_ratios]
+    for layer in layers:
+        cuts[int(layer.name.split(".")[2])].append(layer)
+    return ModelStack(
+        decoder=tuple(tuple(cut) for cut in cuts[: config.num_hidden_layers]),
+        drafts=tuple(layer for cut in cuts[config.num_hidden_layers :] for layer in cut),
     )
 
 

@@ -7,6 +7,7 @@ A figure has no title: its caption is where it is shown.
 
 from kvslab.plots.charts import ablation_figure, headline_figure, interval_figure
 from kvslab.plots.kernels import recall_figure, rounding_figure, speed_figure
+from kvslab.plots.models import models_figure
 from kvslab.plots.rows import microblock_figure, page_figure, rows_figure
 from kvslab.plots.serving import formulas_figure, occupancy_figure, price_figure
 from kvslab.plots.slabs import padding_figure, slab_figure
@@ -19,6 +20,7 @@ __all__ = [
     "headline_figure",
     "interval_figure",
     "microblock_figure",
+    "models_figure",
     "occupancy_figure",
     "padding_figure",
     "page_figure",

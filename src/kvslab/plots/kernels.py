@@ -82,7 +82,7 @@ def speed_figure(frame: pd.DataFrame, *, value: str, label: str, ceiling: float)
     ax.barh(
         names,
         speeds,
-        color=[AFTER if name.startswith(("kvslab", "ours")) else BEFORE for name in names],
+        color=[AFTER if name == "kvslab cpu" else BEFORE for name in names],
         height=0.62,
     )
     for y, speed in enumerate(speeds):

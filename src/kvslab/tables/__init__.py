@@ -16,6 +16,7 @@ from kvslab.tables.layout import (
     slab_pages_table,
     strides_table,
 )
+from kvslab.tables.models import models_table
 from kvslab.tables.serving import admission_table, capacity_table
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "gb200_table",
     "groups_table",
     "layers_table",
+    "models_table",
     "pages_table",
     "published_table",
     "role_of",

@@ -1,6 +1,6 @@
 """Tables of layers, groups, pages and strides."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 
 import pandas as pd
@@ -169,7 +169,11 @@ def strides_table() -> pd.DataFrame:
 
 
 def compare_table(
-    stacks: Iterable[tuple[str, Sequence[CacheLayer]]], budget_bytes: int, *, packed: bool = False
+    stacks: Iterable[tuple[str, Sequence[CacheLayer]]],
+    budget_bytes: int,
+    *,
+    packed: bool = False,
+    packed_labels: Collection[str] = (),
 ) -> pd.DataFrame:
     """Every generation on every stack of layers, at one budget.
 
@@ -177,6 +181,8 @@ def compare_table(
         stacks: `(label, layers)`; the label names the row format.
         budget_bytes: Bytes for the pool.
         packed: Opt in to packing where the engine does not pack by itself.
+        packed_labels: Opt in for the stacks of these labels only; a generation that
+            packs no such stack leaves them out.
 
     Columns: slab, rows, num_groups, block_stride_bytes, num_blocks, change_percent,
     refused.  `change_percent` is the change of num_blocks from the bucketed slab of
@@ -188,10 +194,12 @@ def compare_table(
     blocks: dict[tuple[str, str], int] = {}
     for generation in GENERATIONS.values():
         for label, layers in stacks:
+            if label in packed_labels and not generation.packs_other_hybrids:
+                continue
             row: dict[str, object] = {"slab": generation.name, "rows": label, "refused": ""}
             rows.append(row)
             try:
-                slab = generation.lay_out(layers, packed=packed)
+                slab = generation.lay_out(layers, packed=packed or label in packed_labels)
             except RefusedError as error:
                 row["refused"] = str(error)
                 continue
