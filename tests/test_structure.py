@@ -26,9 +26,11 @@ ROOMS = (
     "layout_choice",
     "plan",
     "capacity",
+    "fit",
     "workers",
     "summary",
     "simulate",
+    "trace",
     "spans",
     "pool",
     "views",
@@ -40,6 +42,7 @@ ROOMS = (
     "case_file",
     "cases",
     "tables",
+    "sweep",
     "results",
     "plots",
     "book",
@@ -61,6 +64,7 @@ PLANNING = (
     "spans",
     "pool",
     "workers",
+    "fit",
 )
 # True division is exact on a Fraction; these modules use it on nothing else.
 FRACTIONS = ("capacity",)
