@@ -9,7 +9,7 @@ from kvslab.fit.classes import BLOCK_SIZES, BlockSizes
 from kvslab.fit.frontier import Point, frontier
 from kvslab.fit.generation import FITTED, generation_for
 from kvslab.fit.mix import load_from_json
-from kvslab.fit.peers import PEERS, Cost, Peer, cost_of, peers
+from kvslab.fit.peers import PEERS, Cost, Peer, cost_of, peers, rival_plans
 from kvslab.fit.plan_file import plan_from_json, plan_to_json
 from kvslab.fit.planner import OBJECTIVES, ClassChoice, FittedPlan, Objective, fit, steady_requests
 
@@ -36,6 +36,7 @@ __all__ = [
     "peers",
     "plan_from_json",
     "plan_to_json",
+    "rival_plans",
     "steady_requests",
     "whole_page_bound",
     "zero_waste_bound",

@@ -176,9 +176,7 @@ def _are_latent_rows_legal(specs: Sequence[LayerSpec], block_size: int) -> bool:
     read = [spec for spec in specs if spec.rows_per_page in INDEXER_PAGE_ROWS]
     whole = all(block_size and block_size % spec.compress_ratio == 0 for spec in specs)
     return (
-        bool(read)
-        and whole
-        and all(block_size // spec.compress_ratio in INDEXER_PAGE_ROWS for spec in read)
+        bool(read) and whole and all(block_size // spec.compress_ratio in INDEXER_PAGE_ROWS for spec in read)
     )
 
 

@@ -26,7 +26,9 @@ def load_from_json(
     Raises:
         InputError: A field is missing, unknown, of another type or out of range.
 
-    >>> load_from_json({"lengths": [{"tokens": 8, "weight": 3}, {"tokens": 9}]}, max_in_flight_tokens=1).lengths
+    >>> load_from_json(
+    ...     {"lengths": [{"tokens": 8, "weight": 3}, {"tokens": 9}]}, max_in_flight_tokens=1
+    ... ).lengths
     ((8, 3), (9, 1))
     """
     top = Fields(value, where)

@@ -124,6 +124,27 @@ def peers(
     return tuple(found)
 
 
+def rival_plans(
+    layers: Sequence[CacheLayer],
+    load: Load,
+    budget_bytes: int,
+    *,
+    block_sizes: BlockSizes = "kernel-legal",
+) -> dict[str, Plan]:
+    """The plans of the generations that take the stack and of `fitted`, by name.
+
+    Raises:
+        BudgetError: The budget holds no block of the fitted plan.
+    """
+    plans = {}
+    for name, generation in GENERATIONS.items():
+        try:
+            plans[name] = Plan(slab=generation.lay_out(layers), budget_bytes=budget_bytes)
+        except (RefusedError, BudgetError):
+            continue
+    return plans | {"fitted": fit(layers, load, budget_bytes, block_sizes=block_sizes).plan}
+
+
 def _released(name: str, layers: Sequence[CacheLayer], load: Load, budget_bytes: int) -> Peer:
     try:
         plan = Plan(slab=GENERATIONS[name].lay_out(layers), budget_bytes=budget_bytes)

@@ -92,10 +92,10 @@ def plan_from_json(value: object, where: str = "plan file") -> Plan:
         offsets.append(tuple(row))
     if named:
         raise InputError(top.path("groups"), next(iter(named)), "every layer in one group")
-    slab = SlabLayout(
-        groups=tuple(groups), offsets=tuple(offsets), block_stride=top.integer("block_stride")
-    )
+    slab = SlabLayout(groups=tuple(groups), offsets=tuple(offsets), block_stride=top.integer("block_stride"))
     plan = Plan(slab=slab, budget_bytes=top.integer("budget_bytes"))
     if top.integer("num_blocks") != plan.num_blocks:
-        raise InputError(top.path("num_blocks"), top.get("num_blocks"), f"{plan.num_blocks:,}, as the budget says")
+        raise InputError(
+            top.path("num_blocks"), top.get("num_blocks"), f"{plan.num_blocks:,}, as the budget says"
+        )
     return plan

@@ -6,6 +6,7 @@ A figure has no title: its caption is where it is shown.
 """
 
 from kvslab.plots.charts import ablation_figure, headline_figure, interval_figure
+from kvslab.plots.fitting import breakdown_figure, pareto_figure, peers_figure, requests_figure
 from kvslab.plots.rows import microblock_figure, page_figure, rows_figure
 from kvslab.plots.serving import formulas_figure, occupancy_figure, price_figure
 from kvslab.plots.slabs import padding_figure, slab_figure
@@ -14,6 +15,7 @@ from kvslab.plots.style import COLOURS, save_figure, use_style
 __all__ = [
     "COLOURS",
     "ablation_figure",
+    "breakdown_figure",
     "formulas_figure",
     "headline_figure",
     "interval_figure",
@@ -21,7 +23,10 @@ __all__ = [
     "occupancy_figure",
     "padding_figure",
     "page_figure",
+    "pareto_figure",
+    "peers_figure",
     "price_figure",
+    "requests_figure",
     "rows_figure",
     "save_figure",
     "slab_figure",
