@@ -6,8 +6,9 @@ Frictionless data package).  `write_results` computes them all again;
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,13 @@ from kvslab.published import PR_48993, PR_48993_URL
 from kvslab.tables import (
     ablation_table,
     admission_table,
+    breakdown_table,
     capacity_table,
+    fit_table,
+    frontier_table,
     gb200_table,
     pages_table,
+    peers_table,
     published_table,
     strides_table,
 )
@@ -88,6 +93,46 @@ COLUMNS: Mapping[str, str] = {
     "row_bytes": "Bytes of one row.",
     "payload_bytes": "Bytes of one page that rows use.",
     "page_bytes": "Bytes of one page, alignment and raising included.",
+    "block_sizes": "Which block sizes the fitted planner may choose: keep, kernel-legal or free.",
+    "overlay_stride_bytes": "Bytes of one block of the merged change.",
+    "overlay_groups": "Its cache groups.",
+    "overlay_requests": "Requests that it serves at once, by steady.",
+    "fitted_stride_bytes": "Bytes of one block of the fitted plan.",
+    "fitted_groups": "Its cache groups.",
+    "fitted_splits": "Groups x tokens of a block, for each class of layers, full histories first.",
+    "fitted_requests": "Requests that it serves at once, by steady.",
+    "gain_percent": "fitted_requests relative to overlay_requests.",
+    "zero_waste_requests": "Requests that would fit if every byte of the pool were a live row.",
+    "below_zero_waste_percent": "How far fitted_requests lies below that.",
+    "whole_page_requests": "Requests that would fit if pages were whole and nothing else were lost.",
+    "below_whole_page_percent": "How far fitted_requests lies below that.",
+    "overlay_table_entries": "Block-table entries of one request under the merged change.",
+    "fitted_table_entries": "Block-table entries of one request under the fitted plan.",
+    "overlay_blocks_per_1000_tokens": "Blocks handed out per 1,000 tokens of a request, merged change.",
+    "fitted_blocks_per_1000_tokens": "Blocks handed out per 1,000 tokens of a request, fitted plan.",
+    "peer": "A way to divide the bytes: a generation, a design of another engine, or fitted.",
+    "change_from_overlay_percent": "Requests relative to those of the merged change.",
+    "num_tables": "Block tables of one request.",
+    "table_entries": "Block-table entries of one request.",
+    "blocks_per_1000_tokens": "Blocks handed out while a request grows by 1,000 tokens.",
+    "note": "What sets the number, or why there is none.",
+    "live_bytes": "Bytes of rows that the next token can see.",
+    "inside_pages_bytes": "Bytes of rows in held pages that no token needs.",
+    "inside_blocks_bytes": "Bytes of held blocks that no page of their group covers.",
+    "transient_bytes": "Bytes of blocks kept for tokens in flight.",
+    "null_block_bytes": "Bytes of the block that is never handed out.",
+    "left_over_bytes": "Bytes of the budget past the last block.",
+    "arrivals": "When requests of the trace arrive.",
+    "num_requests": "Requests played.",
+    "trace_sha256": "SHA-256 of the trace file that was played.",
+    "mean_running": "Requests running, averaged over the steps in which another waited for blocks.",
+    "peak_running": "Most requests running at once.",
+    "num_steps": "Steps of the engine until the last request finished.",
+    "steps_change_percent": "num_steps relative to those of the merged change.",
+    "crowded_steps": "Steps in which a request waited for blocks.",
+    "mean_wait_steps": "Steps that a request waited before it was let in, on average.",
+    "num_finished": "Requests that finished.",
+    "num_shortfalls": "Steps in which the pool would have run out of blocks.",
 }
 
 
@@ -107,7 +152,18 @@ class ResultTable:
     build: Callable[[], pd.DataFrame]
     sources: tuple[tuple[str, str], ...] = ((PR_48993, PR_48993_URL),)
 
+    @property
+    def regenerate(self) -> str:
+        """The command that computes it again."""
+        return REGENERATE
 
+
+MOONCAKE_URL = "https://github.com/kvcache-ai/Mooncake/tree/main/FAST25-release/traces"
+_PEER_SOURCES = (
+    (PR_48993, PR_48993_URL),
+    ("SGLang issue 23602", "https://github.com/sgl-project/sglang/issues/23602"),
+    ("Jenga, SOSP 2025", "https://doi.org/10.1145/3731569.3764823"),
+)
 _VERBATIM = ("published", "derived", "difference", "budget_printed_gib")
 
 RESULT_TABLES: tuple[ResultTable, ...] = (
@@ -126,6 +182,57 @@ RESULT_TABLES: tuple[ResultTable, ...] = (
         sources=(("Public reports, named row by row", "https://github.com/vllm-project/vllm/issues"),),
     ),
     ResultTable(name="pages", title="One row per cache layer, before and after", build=pages_table),
+    ResultTable(name="fit", title="The fitted planner, the merged change and the bounds", build=fit_table),
+    ResultTable(
+        name="peers", title="Ways to divide the same bytes", build=peers_table, sources=_PEER_SOURCES
+    ),
+    ResultTable(name="breakdown", title="Where the bytes of a budget go", build=breakdown_table),
+    ResultTable(name="frontier", title="What more groups buy, and what they cost", build=frontier_table),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptTable:
+    """A table that needs a file which the package does not have: described here, never called stale.
+
+    Args:
+        name: File name without `.csv`.
+        title: One line.
+        fields: `(column, type)`.
+        sources: `(title, url)` of what it rests on.
+        regenerate: The command that computes it again.
+    """
+
+    name: str
+    title: str
+    fields: tuple[tuple[str, str], ...]
+    sources: tuple[tuple[str, str], ...]
+    regenerate: str
+
+
+KEPT_TABLES: tuple[KeptTable, ...] = (
+    KeptTable(
+        name="trace_simulation",
+        title="One hour of a production chat service, played against four planners",
+        fields=(
+            *((name, "string") for name in ("model", "backend", "indexer")),
+            *((name, "integer") for name in ("budget_bytes", "max_in_flight_tokens")),
+            ("arrivals", "string"),
+            ("num_requests", "integer"),
+            *((name, "string") for name in ("trace_sha256", "slab")),
+            ("num_groups", "integer"),
+            *((name, "number") for name in ("requests_steady", "mean_running")),
+            *((name, "integer") for name in ("peak_running", "num_steps")),
+            ("steps_change_percent", "number"),
+            ("crowded_steps", "integer"),
+            ("mean_wait_steps", "number"),
+            *((name, "integer") for name in ("num_finished", "num_shortfalls")),
+            ("source", "string"),
+        ),
+        sources=(("Mooncake traces, FAST'25 release", MOONCAKE_URL),),
+        regenerate="kvslab simulate MODEL --trace conversation_trace.jsonl --budget BUDGET --append"
+        " results/trace_simulation.csv, once for each model and budget of the table",
+    ),
 )
 
 
@@ -151,13 +258,20 @@ def _latex(frame: pd.DataFrame) -> str:
 
 
 def rendered_results() -> dict[str, str]:
-    """The text of every file of `results/`, by file name."""
+    """The text of every file of `results/` but the kept ones, by file name."""
+    return dict(_rendered())
+
+
+@lru_cache(maxsize=1)
+def _rendered() -> tuple[tuple[str, str], ...]:
     files: dict[str, str] = {}
     resources = []
     for table in RESULT_TABLES:
         frame = table.build()
         files[f"{table.name}.csv"] = frame.to_csv(index=False, lineterminator="\n")
-        resources.append(_resource(table, frame))
+        columns = [(name, _field_type(name, frame[name])) for name in frame.columns]
+        resources.append(_resource(table, columns))
+    resources += [_resource(kept, kept.fields) for kept in KEPT_TABLES]
     headline = headline_table()
     files["gb200_blocks.md"] = headline.to_markdown(index=False, disable_numparse=True) + "\n"
     files["gb200_blocks.tex"] = _latex(headline)
@@ -169,17 +283,14 @@ def rendered_results() -> dict[str, str]:
         "resources": resources,
     }
     files["datapackage.json"] = json.dumps(package, indent=2, ensure_ascii=False) + "\n"
-    return files
+    return tuple(files.items())
 
 
-def _resource(table: ResultTable, frame: pd.DataFrame) -> dict[str, object]:
-    missing = [name for name in frame.columns if name not in COLUMNS]
+def _resource(table: ResultTable | KeptTable, columns: Sequence[tuple[str, str]]) -> dict[str, object]:
+    missing = [name for name, _ in columns if name not in COLUMNS]
     if missing:
         raise InputError(table.name, missing, "columns that COLUMNS describes")
-    fields = [
-        {"name": name, "type": _field_type(name, frame[name]), "description": COLUMNS[name]}
-        for name in frame.columns
-    ]
+    fields = [{"name": name, "type": kind, "description": COLUMNS[name]} for name, kind in columns]
     return {
         "name": table.name,
         "path": f"{table.name}.csv",
@@ -188,7 +299,7 @@ def _resource(table: ResultTable, frame: pd.DataFrame) -> dict[str, object]:
         "mediatype": "text/csv",
         "encoding": "utf-8",
         "sources": [{"title": title, "path": url} for title, url in table.sources],
-        "regenerate": REGENERATE,
+        "regenerate": table.regenerate,
         "schema": {"fields": fields},
     }
 

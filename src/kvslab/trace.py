@@ -34,7 +34,7 @@ MOST_TOKENS = 2**31
 MOST_LINE_BYTES = 16 * 1024 * 1024
 
 
-def _open(path: Path) -> IO[bytes]:
+def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
     stream = path.open("rb")
     if stream.read(2) == b"\x1f\x8b":
         stream.close()

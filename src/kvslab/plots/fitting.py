@@ -100,26 +100,40 @@ def peers_figure(frame: pd.DataFrame, *, lowest_percent: float = -20) -> Axes:
                 textcoords="offset points", fontsize=9,
             )  # fmt: skip
             _length_axis(ax, lengths)
-            ax.set_ylim(bottom=lowest_percent)
+        highest = max(_bound_percent(frame[frame["model"] == model]))
+        axes[i, 0].set_ylim(lowest_percent, 1.1 * highest + 4)  # room for the panel's name
         axes[i, 0].set_ylabel("requests over overlay (%)")
     figure.supxlabel("tokens of a request", fontsize=10)
-    seen = {label: line for ax in axes.flat for line, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    seen = {
+        label: line for ax in axes.flat for line, label in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
     figure.legend(list(seen.values()), list(seen), loc="outside upper left", ncols=4, handlelength=1.6)
     first: Axes = axes[0, 0]
     return first
 
 
+def _bound_percent(frame: pd.DataFrame) -> list[float]:
+    """How far the zero-waste bound lies above overlay, row by row."""
+    rows = frame[frame["peer"] == "overlay"]
+    return [
+        100 * (float(most) / float(own) - 1)
+        for most, own in zip(rows["zero_waste_requests"], rows["requests_steady"], strict=True)
+    ]
+
+
 def _peers_panel(ax: Axes, part: pd.DataFrame, lowest_percent: float) -> None:
     overlay = part[part["peer"] == "overlay"]
     lengths = [int(value) for value in overlay["max_model_len_tokens"]]
-    bound = [
-        100 * (float(most) / float(own) - 1)
-        for most, own in zip(overlay["zero_waste_requests"], overlay["requests_steady"], strict=True)
-    ]
+    bound = _bound_percent(part)
     ax.plot(lengths, bound, color=BOUND, ls="--", lw=1.2, label="zero-waste bound")
     ax.annotate(
-        f"{bound[0]:.0f} %", (lengths[0], bound[0]), xytext=(3, 2), textcoords="offset points", color=BOUND, fontsize=9
-    )  # fmt: skip
+        f"{bound[0]:.0f} %",
+        (lengths[0], bound[0]),
+        xytext=(3, 2),
+        textcoords="offset points",
+        color=BOUND,
+        fontsize=9,
+    )
     below = []
     for name, colour in PEER_COLOURS.items():
         rows = part[(part["peer"] == name) & part["change_from_overlay_percent"].notna()]
@@ -201,8 +215,10 @@ def breakdown_figure(frame: pd.DataFrame, *, from_percent: float = 75) -> Axes:
     figure, ax = plt.subplots(figsize=(7.6, 0.34 * len(frame) + 1.3))
     several = len(_panels(frame)) > 1
     names = [
-        f"{_setup(row.model, row.backend) + ', ' if several else ''}{_tokens(row.max_model_len_tokens)}, {row.slab}"
-        for row in frame.itertuples()
+        f"{_setup(str(model), str(backend)) + ', ' if several else ''}{_tokens(int(tokens))}, {slab}"
+        for model, backend, tokens, slab in zip(
+            frame["model"], frame["backend"], frame["max_model_len_tokens"], frame["slab"], strict=True
+        )
     ]
     left = [0.0] * len(frame)
     for column, label in PARTS.items():
@@ -223,9 +239,15 @@ def breakdown_figure(frame: pd.DataFrame, *, from_percent: float = 75) -> Axes:
     ]
     for y, share in enumerate(live):
         ax.annotate(
-            f"{share:.1f} % live", (min(share, 100), y), xytext=(-4, 0), textcoords="offset points", ha="right",
-            va="center", color="white", fontsize=9,
-        )  # fmt: skip
+            f"{share:.1f} % live",
+            (min(share, 100), y),
+            xytext=(-4, 0),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+            color="white",
+            fontsize=9,
+        )
     ax.set_yticks(range(len(frame)), names)
     ax.invert_yaxis()
     ax.tick_params(axis="y", length=0)
@@ -255,7 +277,16 @@ def pareto_figure(frame: pd.DataFrame) -> Axes:
         values = [float(value) for value in rows["change_from_overlay_percent"]]
         if not groups:
             continue
-        ax.plot(groups, values, color=colour, marker=RULE_MARKERS[rule], ms=4, lw=1.4, label=rule, drawstyle="steps-post")
+        ax.plot(
+            groups,
+            values,
+            color=colour,
+            marker=RULE_MARKERS[rule],
+            ms=4,
+            lw=1.4,
+            label=rule,
+            drawstyle="steps-post",
+        )
         entries = float(rows["table_entries"].iloc[-1])
         ax.annotate(
             f"{groups[-1]} groups, {values[-1]:+.1f} %, {entries:,.0f} entries",
@@ -267,8 +298,14 @@ def pareto_figure(frame: pd.DataFrame) -> Axes:
             fontsize=9,
         )
     ax.axhline(0, color=BOUND, ls="--", lw=1.2)
-    ax.annotate("overlay", (1, 0), xycoords=("axes fraction", "data"), xytext=(0, -3), textcoords="offset points",
-                ha="right", va="top", color=BOUND)  # fmt: skip
+    ax.annotate(
+        "overlay",
+        (0, 0),
+        xycoords=("axes fraction", "data"),
+        xytext=(4, 3),
+        textcoords="offset points",
+        color=BOUND,
+    )
     drawn = [float(value) for value in frame["change_from_overlay_percent"]]
     lowest = max(min(drawn), -10.0)
     ax.set_ylim(lowest - 1, max(drawn) + 2)
@@ -276,5 +313,5 @@ def pareto_figure(frame: pd.DataFrame) -> Axes:
     ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     ax.set_xlabel("cache groups: block tables of one request")
     ax.set_ylabel("requests over overlay (%)")
-    ax.legend(loc="lower right", title="block sizes", bbox_to_anchor=(1, 0.12))
+    ax.legend(loc="lower right", title="block sizes", bbox_to_anchor=(1, 0.02))
     return ax

@@ -11,7 +11,7 @@ from kvslab.tables.fitting import (
     fit_table,
     frontier_table,
     peers_table,
-    trace_table,
+    replay_table,
 )
 from kvslab.tables.layout import (
     ROLES,
@@ -40,8 +40,8 @@ __all__ = [
     "pages_table",
     "peers_table",
     "published_table",
+    "replay_table",
     "role_of",
     "slab_pages_table",
     "strides_table",
-    "trace_table",
 ]

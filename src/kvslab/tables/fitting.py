@@ -1,7 +1,9 @@
 """Tables of the fitted planner: its gain, its bounds, its peers, its price, and a trace played on it."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from hashlib import sha256
 from pathlib import Path
 
 import pandas as pd
@@ -21,10 +23,9 @@ from kvslab.fit import (
     zero_waste_bound,
 )
 from kvslab.formats import BACKENDS, INDEXER_FORMATS
-from kvslab.layers import CacheLayer
 from kvslab.models import DEFAULT_INDEXER, PRESETS, load_layers
 from kvslab.plan import Plan
-from kvslab.simulate import Simulation
+from kvslab.simulate import Request, Simulation
 from kvslab.tables.change import IN_FLIGHT_TOKENS
 from kvslab.tables.layout import COMPUTED, percent
 from kvslab.tables.serving import LENGTHS_TOKENS, published_budget_bytes
@@ -72,9 +73,7 @@ def fit_columns(fitted: FittedPlan) -> dict[str, object]:
         "fitted_groups": len(plan.slab.groups),
         "fitted_splits": splits_of(fitted),
         "fitted_requests": _rounded(fitted.requests),
-        "gain_percent": None
-        if fitted.gain_over_overlay is None
-        else percent(fitted.gain_over_overlay + 1),
+        "gain_percent": None if fitted.gain_over_overlay is None else percent(fitted.gain_over_overlay + 1),
         "zero_waste_requests": _rounded(fitted.zero_waste_bound),
         "below_zero_waste_percent": below(fitted.zero_waste_bound),
         "whole_page_requests": _rounded(fitted.whole_page_bound),
@@ -140,7 +139,9 @@ def peers_table(
                 bound = zero_waste_bound(layers, load, budget)
                 for peer in found:
                     change = (
-                        None if not overlay or peer.requests is None else percent(Fraction(peer.requests, overlay))
+                        None
+                        if not overlay or peer.requests is None
+                        else percent(Fraction(peer.requests, overlay))
                     )
                     rows.append(
                         {
@@ -269,7 +270,9 @@ def tally_rows(plans: dict[str, Plan], load: Load, tallies: dict[str, Tally]) ->
     return rows
 
 
-def simulations_of(plans: dict[str, Plan], max_num_batched_tokens: int) -> dict[str, Callable[[], Simulation]]:
+def simulations_of(
+    plans: dict[str, Plan], max_num_batched_tokens: int
+) -> dict[str, Callable[[], Simulation]]:
     """What makes an empty pool of each plan."""
 
     def maker(plan: Plan) -> Callable[[], Simulation]:
@@ -280,66 +283,117 @@ def simulations_of(plans: dict[str, Plan], max_num_batched_tokens: int) -> dict[
     return {name: maker(plan) for name, plan in plans.items()}
 
 
-def trace_table(
-    path: Path,
-    layers: Sequence[CacheLayer],
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSource:
+    """Requests that can be read again and again.
+
+    Args:
+        name: Where they come from.
+        arrivals: When they arrive, in words.
+        num_requests: How many.
+        lengths: `(tokens, how many requests of that length)`.
+        sha256: Of the file; of the requests themselves where there is no file.
+        read: Starts reading them.
+    """
+
+    name: str
+    arrivals: str
+    num_requests: int
+    lengths: tuple[tuple[int, int], ...]
+    sha256: str
+    read: Callable[[], Iterable[Request]]
+
+    def load(self, *, max_in_flight_tokens: int) -> Load:
+        """The workload that they make."""
+        return Load(lengths=self.lengths, max_in_flight_tokens=max_in_flight_tokens)
+
+
+def trace_requests(
+    trace: Path | Sequence[Request], *, name: str, step_ms: int | None = None, limit: int | None = None
+) -> RequestSource:
+    """A trace file, or requests made up beforehand, as a source.
+
+    Args:
+        trace: A file in Mooncake's form, or the requests.
+        name: Where they come from.
+        step_ms: Milliseconds of a step; without it all requests are there at once.
+        limit: The first so many requests of the file.
+
+    Raises:
+        InputError: The file is malformed.
+    """
+    if isinstance(trace, Path):
+        path = trace
+        digest, arrivals = sha256_of(path), "all at once"
+        if step_ms is not None:
+            arrivals = f"as recorded, {step_ms} ms a step"
+
+        def read() -> Iterable[Request]:
+            return read_trace(path, step_ms=step_ms, limit=limit)
+    else:
+        made = tuple(trace)
+        digest = sha256(repr(made).encode()).hexdigest()
+        arrivals = "as made"
+
+        def read() -> Iterable[Request]:
+            return made
+
+    lengths = load_of_requests(read(), max_in_flight_tokens=1).lengths
+    return RequestSource(
+        name=name,
+        arrivals=arrivals,
+        num_requests=sum(count for _, count in lengths),
+        lengths=lengths,
+        sha256=digest,
+        read=read,
+    )
+
+
+def replay_table(
+    source: RequestSource,
+    plans: dict[str, Plan],
+    load: Load,
     setup: dict[str, object],
-    budget_bytes: int,
     *,
-    slabs: Sequence[str] = (),
-    max_num_batched_tokens: int = IN_FLIGHT_TOKENS,
-    step_ms: int | None = None,
-    limit: int | None = None,
-    block_sizes: BlockSizes = "kernel-legal",
     checkpoint: Path | None = None,
     on_progress: Callable[[str, int], None] = lambda name, num_finished: None,
 ) -> pd.DataFrame:
-    """Play a trace against every planner; `fitted` is fitted to the lengths of the trace.
+    """Play requests against plans, one row a plan.
 
     Args:
-        path: A trace file, see `kvslab.trace.read_trace`.
-        layers: The model's cache layers.
+        source: The requests.
+        plans: By name, of one budget; `fitted` should be fitted to the source's lengths.
+        load: Their workload; its tokens in flight are the tokens of one step.
         setup: Columns that say which layers these are.
-        budget_bytes: Bytes of the pool.
-        slabs: Planners to play; all without it.
-        max_num_batched_tokens: Tokens that one step computes at most.
-        step_ms: Milliseconds of a step; without it all requests are there at once.
-        limit: Play the first so many requests.
-        block_sizes: What `fitted` may choose.
         checkpoint: Where to keep what is done, so that an interrupted run continues.
-        on_progress: Called with a planner's name and the requests it has finished.
+        on_progress: Called with a plan's name and the requests it has finished.
 
     Raises:
         InputError: The trace is malformed, or a request can never be let in.
     """
-    load = load_of_requests(read_trace(path, limit=limit), max_in_flight_tokens=max_num_batched_tokens)
-    plans = rival_plans(layers, load, budget_bytes, block_sizes=block_sizes)
-    if slabs:
-        plans = {name: plans[name] for name in slabs if name in plans}
-    digest = sha256_of(path)
     key = {
-        "trace_sha256": digest,
-        "max_num_batched_tokens": max_num_batched_tokens,
-        "step_ms": step_ms,
-        "limit": limit,
+        "trace_sha256": source.sha256,
+        "arrivals": source.arrivals,
+        "num_requests": source.num_requests,
+        "max_num_batched_tokens": load.max_in_flight_tokens,
         "plans": {
             name: [plan.slab.block_stride, plan.num_blocks, [g.block_size for g in plan.slab.groups]]
             for name, plan in plans.items()
         },
     }
     tallies = replay_all(
-        simulations_of(plans, max_num_batched_tokens),
-        lambda: read_trace(path, step_ms=step_ms, limit=limit),
+        simulations_of(plans, load.max_in_flight_tokens),
+        source.read,
         key=key,
         checkpoint=checkpoint,
         on_progress=on_progress,
     )
-    arrivals = "all at once" if step_ms is None else f"as recorded, {step_ms} ms a step"
     about = setup | {
-        "budget_bytes": budget_bytes,
-        "max_in_flight_tokens": max_num_batched_tokens,
-        "arrivals": arrivals,
-        "num_requests": sum(weight for _, weight in load.lengths),
-        "trace_sha256": digest,
+        "budget_bytes": next(iter(plans.values())).budget_bytes,
+        "max_in_flight_tokens": load.max_in_flight_tokens,
+        "arrivals": source.arrivals,
+        "num_requests": source.num_requests,
+        "trace_sha256": source.sha256,
     }
-    return pd.DataFrame([about | row for row in tally_rows(plans, load, tallies)])
+    rows = tally_rows(plans, load, tallies)
+    return pd.DataFrame([about | row | {"source": source.name} for row in rows])
