@@ -1,10 +1,10 @@
 """`kvslab fit` and `kvslab simulate`: search a plan for a workload, and play requests against it."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -46,6 +46,19 @@ from kvslab.models import DEFAULT_BACKEND, DEFAULT_INDEXER, default_max_model_le
 from kvslab.outputs import write_atomically
 from kvslab.simulate import poisson_requests
 from kvslab.tables.fitting import MOONCAKE, replay_table, trace_requests
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CONSTANT_COLUMNS = (
+    "budget_bytes",
+    "max_in_flight_tokens",
+    "arrivals",
+    "num_requests",
+    "trace_sha256",
+    "num_finished",
+    "source",
+)
 
 Rule = Annotated[
     str, typer.Option("--block-sizes", help=f"Block sizes that may be chosen: {', '.join(BLOCK_SIZES)}.")
@@ -186,7 +199,7 @@ def _print_fit(model: str, fitted: FittedPlan) -> None:
             f"overlay        {float(before):,.3f}" + ("" if gain is None else f", {100 * float(gain):+.2f} %")
         )
     for name, bound in (("zero waste", fitted.zero_waste_bound), ("whole pages", fitted.whole_page_bound)):
-        below = f", {100 * float(1 - fitted.requests / bound):.2f} % above this plan" if bound else ""
+        below = f", this plan lies {100 * float(1 - fitted.requests / bound):.2f} % below" if bound else ""
         print(f"{name:<15}{float(bound):,.3f}{below}")
     print(
         f"price          {cost.num_tables} block tables, {float(cost.table_entries):,.0f} entries a request,"
@@ -242,6 +255,7 @@ def simulate(
     """Play requests block by block against every planner: a trace, or a seeded workload."""
     stack = load(model, backend, indexer, mtp)
     checked_int("num_requests", num_requests)
+    earlier = None if append is None else _read_rows(append)
     if trace is None:
         for name, value in (("limit", limit), ("step_ms", step_ms)):
             if value is not None:
@@ -278,24 +292,35 @@ def simulate(
         )
     rows = records(frame)
     if append is not None:
-        _append(append, rows)
+        _append(append, earlier, frame)
     if as_json:
         print_json({"model": model, "rows": rows})
         return
-    hidden = ("model", "backend", "indexer", "arrivals", "trace_sha256", "source")
-    shown = [{key: value for key, value in row.items() if key not in hidden} for row in rows]
+    names = [name for name in rows[0] if name not in setup and name not in CONSTANT_COLUMNS]
+    shown = [{name: row[name] for name in names} for row in rows]
     print_table(f"{model}: {source.num_requests:,} requests, {source.arrivals}", shown)
 
 
-def _append(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+ROW_KEY = ["model", "backend", "indexer", "budget_bytes", "arrivals", "num_requests", "trace_sha256", "slab"]
+
+
+def _read_rows(path: Path) -> "pd.DataFrame | None":
+    """The rows of an earlier run, None where there is no file; anything else is refused before a run."""
     import pandas as pd
 
-    key = ["model", "backend", "indexer", "budget_bytes", "arrivals", "num_requests", "trace_sha256", "slab"]
-    frame = pd.DataFrame(rows)
-    if path.exists():
-        try:
-            old = pd.read_csv(path, keep_default_na=False)
-            frame = pd.concat([old, frame]).drop_duplicates(key, keep="last")
-        except (OSError, ValueError, KeyError):
-            raise InputError(str(path), "another table", "a CSV that this command wrote") from None
+    if not path.exists():
+        return None
+    try:
+        frame = pd.read_csv(path, keep_default_na=False)
+    except (OSError, ValueError):
+        frame = pd.DataFrame()
+    if not {*ROW_KEY, "num_steps", "source"} <= set(frame.columns):
+        raise InputError(str(path), "another table", "a CSV that this command wrote")
+    return frame
+
+
+def _append(path: Path, old: "pd.DataFrame | None", new: "pd.DataFrame") -> None:
+    import pandas as pd
+
+    frame = new if old is None else pd.concat([old, new]).drop_duplicates(ROW_KEY, keep="last")
     write_atomically(path, frame.to_csv(index=False, lineterminator="\n"))
