@@ -149,7 +149,7 @@ def oracle(groups: Sequence[CacheGroup], load: Load, budget: int) -> Fraction:
     budget=st.integers(300, 60_000),
     rule=st.sampled_from(BLOCK_SIZES),
 )
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=60)
 def test_no_split_is_better(
     layers: tuple[CacheLayer, ...], lengths: list[int], in_flight: int, budget: int, rule: BlockSizes
 ) -> None:
@@ -157,10 +157,18 @@ def test_no_split_is_better(
     classes = layer_classes(layers)
     chosen = best_options([options_of(c, load, load.lengths, rule) for c in classes], budget)
     best, fewest = Fraction(0), 0
+    most: dict[int, Fraction] = {}
     for groups in every_grouping(layers, load, rule):
         value = oracle(groups, load, budget)
+        most[len(groups)] = max(value, most.get(len(groups), Fraction(0)))
         if value > best or (value == best and len(groups) < fewest):
             best, fewest = value, len(groups)
+    rising: list[tuple[int, Fraction]] = []
+    for num_groups, value in sorted(most.items()):
+        if value > (rising[-1][1] if rising else 0):
+            rising.append((num_groups, value))
+    points = frontier(layers, load, budget, block_sizes=rule)
+    assert [(point.num_groups, point.requests) for point in points] == rising
     if chosen is None:
         assert best == 0
         return
@@ -250,6 +258,17 @@ def test_pro_at_a_million_tokens_by_hand() -> None:
         load_layers("deepseek-v4-pro"), Load.of(MILLION, max_in_flight_tokens=1), BUDGET, block_sizes="keep"
     )
     assert [c.num_groups for c in kept.choices] == [1, 2, 1, 2]
+
+
+def test_a_cap_on_groups() -> None:
+    layers, load = load_layers("deepseek-v4-pro"), Load.of(8192, max_in_flight_tokens=1)
+    points = frontier(layers, load, BUDGET)
+    for cap in (5, 8, 20, 100):
+        capped = fit(layers, load, BUDGET, max_groups=cap)
+        assert len(capped.plan.slab.groups) <= cap
+        assert capped.requests == max(point.requests for point in points if point.num_groups <= cap)
+    with pytest.raises(InputError, match="max_groups: got 3, need at least one group for each of 4 classes"):
+        fit(layers, load, BUDGET, max_groups=3)
 
 
 def test_one_stride_for_a_mixture() -> None:

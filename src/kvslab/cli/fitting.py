@@ -100,6 +100,7 @@ def fit_command(
     mix: Annotated[Path | None, typer.Option(help="A JSON file of request lengths with weights.")] = None,
     objective: Annotated[str, typer.Option(help="What to maximise: requests or tokens.")] = "requests",
     block_sizes: Rule = "kernel-legal",
+    max_groups: Annotated[int | None, typer.Option(help="Block tables that a request may have.")] = None,
     export: Annotated[Path | None, typer.Option(help="Write the plan here, for another engine.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -111,6 +112,7 @@ def fit_command(
         parse_bytes(budget),
         objective=cast(Objective, objective),
         block_sizes=cast(BlockSizes, block_sizes),
+        max_groups=max_groups,
     )
     if export is not None:
         write_atomically(export, json.dumps(plan_to_json(fitted.plan), indent=1) + "\n")

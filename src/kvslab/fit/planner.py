@@ -20,7 +20,7 @@ from kvslab.capacity import Load, held_blocks, max_concurrency, transient_blocks
 from kvslab.errors import InputError, RefusedError
 from kvslab.fit.bounds import whole_page_bound, zero_waste_bound
 from kvslab.fit.classes import BlockSizes, LayerClass, layer_classes, options_of
-from kvslab.fit.search import best_options
+from kvslab.fit.search import best_options, frontier_options
 from kvslab.generations.overlay import OVERLAY
 from kvslab.generations.standard import pack
 from kvslab.groups import CacheGroup
@@ -120,6 +120,7 @@ def fit(
     *,
     objective: Objective = "requests",
     block_sizes: BlockSizes = "kernel-legal",
+    max_groups: int | None = None,
 ) -> FittedPlan:
     """Find the groups and block sizes that serve a workload best.
 
@@ -133,9 +134,12 @@ def fit(
             length's share of the tokens held, and tokens held are maximised.  For one
             length the two are the same.
         block_sizes: Which block sizes are allowed, see `allowed_block_sizes`.
+        max_groups: Block tables that a request may have; below overlay's own number the
+            plan may serve fewer.
 
     Raises:
-        InputError: The stack is empty, two layers share a name, or an option is unknown.
+        InputError: The stack is empty, two layers share a name, an option is unknown, or
+            there are more classes of layers than groups allowed.
         BudgetError: The budget does not hold one block.
 
     >>> from kvslab.models import load_layers
@@ -149,8 +153,10 @@ def fit(
     checked_int("budget", budget_bytes)
     weights = objective_weights(load, objective)
     seeds = _overlay_slabs(stack)
-    slab = _searched(stack, load, weights, budget_bytes, block_sizes)
+    slab = _searched(stack, load, weights, budget_bytes, block_sizes, max_groups)
     candidates = [*seeds] if slab is None else [*seeds, slab]
+    if max_groups is not None:
+        candidates = [candidate for candidate in candidates if len(candidate.groups) <= max_groups]
     if not candidates:
         candidates = [_uncut(stack)]
     best = max(candidates, key=lambda c: (_score(c, load, weights, budget_bytes), -len(c.groups)))
@@ -210,11 +216,21 @@ def _searched(
     weights: Sequence[tuple[int, int]],
     budget_bytes: int,
     block_sizes: BlockSizes,
+    max_groups: int | None = None,
 ) -> SlabLayout | None:
     classes = layer_classes(stack)
-    chosen = best_options(
-        [options_of(members, load, weights, block_sizes) for members in classes], budget_bytes
-    )
+    options = [options_of(members, load, weights, block_sizes) for members in classes]
+    if max_groups is None:
+        chosen = best_options(options, budget_bytes)
+    else:
+        checked_int("max_groups", max_groups)
+        if max_groups < len(classes):
+            raise InputError(
+                "max_groups", max_groups, f"at least one group for each of {len(classes)} classes"
+            )
+        points = [choice for choice, _ in frontier_options(options, budget_bytes)]
+        fitting = [choice for choice in points if sum(o.num_groups for o in choice) <= max_groups]
+        chosen = fitting[-1] if fitting else None
     if chosen is None:
         return None
     cut = [c.cut(option.block_size, option.num_groups) for c, option in zip(classes, chosen, strict=True)]

@@ -85,3 +85,70 @@ def _best_stride(
             best = found if best is None else max(best, found)
     assert best is not None  # every class has an option
     return best[0], -best[3]
+
+
+def frontier_options(
+    options: Sequence[Sequence[Option]], budget_bytes: int
+) -> list[tuple[tuple[Option, ...], Fraction]]:
+    """The best choice for each number of groups, with its requests, as long as more groups serve more.
+
+    For a stride and a block size, a class takes the fewest groups that fit; what is left
+    to choose is a block size a class.  Choices grow class by class, and one that another
+    beats in groups, held blocks and in-flight blocks is dropped at once.  That loses
+    nothing, since requests only fall with each of the three.
+
+    Args:
+        options: The options of each class, by ascending groups for each block size.
+        budget_bytes: Bytes of the pool.
+
+    Returns:
+        `(choice, free blocks / sum of held)` by ascending groups; only choices that serve requests.
+    """
+    choices: list[tuple[Option, ...]] = []
+    for stride in sorted({option.largest_bytes for row in options for option in row}):
+        choices += _choices(options, stride)
+    priced = [
+        (
+            _num_groups(choice),
+            Fraction(free_blocks(choice, budget_bytes), sum(o.held for o in choice)),
+            choice,
+        )
+        for choice in choices
+    ]
+    frontier: list[tuple[tuple[Option, ...], Fraction]] = []
+    for _, requests, choice in sorted(priced, key=lambda item: (item[0], -item[1])):
+        if requests > (frontier[-1][1] if frontier else 0):
+            frontier.append((choice, requests))
+    return frontier
+
+
+def _choices(options: Sequence[Sequence[Option]], stride: int) -> list[tuple[Option, ...]]:
+    """Every choice below a stride that no other beats; none where a class does not fit."""
+    kept: list[tuple[Option, ...]] = [()]
+    for row in options:
+        fewest: dict[int, Option] = {}
+        for option in row:  # by ascending groups, for each block size
+            if option.largest_bytes <= stride:
+                fewest.setdefault(option.block_size, option)
+        kept = _unbeaten([(*choice, option) for choice in kept for option in fewest.values()])
+    return kept
+
+
+def _unbeaten(choices: Sequence[tuple[Option, ...]]) -> list[tuple[Option, ...]]:
+    kept: list[tuple[tuple[int, int, int], tuple[Option, ...]]] = []
+    for price, choice in sorted(((_price(choice), choice) for choice in choices), key=lambda pair: pair[0]):
+        if not any(a <= price[0] and b <= price[1] and c <= price[2] for (a, b, c), _ in kept):
+            kept.append((price, choice))
+    return [choice for _, choice in kept]
+
+
+def _price(choice: Sequence[Option]) -> tuple[int, int, int]:
+    return (
+        _num_groups(choice),
+        sum(option.held for option in choice),
+        sum(option.transient for option in choice),
+    )
+
+
+def _num_groups(choice: Sequence[Option]) -> int:
+    return sum(option.num_groups for option in choice)
