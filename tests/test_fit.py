@@ -8,12 +8,14 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvslab.capacity import Load, max_concurrency
+from kvslab.cli import main
 from kvslab.errors import BudgetError, InputError, LayoutError, RefusedError
 from kvslab.fit import (
     BLOCK_SIZES,
@@ -44,6 +46,7 @@ from kvslab.layers import (
     Retention,
     SlidingWindow,
     layers_from_json,
+    layers_to_json,
 )
 from kvslab.models import load_layers
 from kvslab.plan import Plan
@@ -410,6 +413,9 @@ def test_faults_are_named() -> None:
         fit(layers, load, BUDGET, block_sizes="any")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"objective: got 'speed', need one of requests, tokens"):
         fit(layers, load, BUDGET, objective="speed")  # type: ignore[arg-type]
+    many = Load.of(range(1, 1002), max_in_flight_tokens=1)
+    with pytest.raises(InputError, match="lengths: got 1001, need at most 1,000 different lengths"):
+        fit(layers, many, BUDGET, objective="tokens")
     with pytest.raises(InputError, match="budget: got 0"):
         fit(layers, load, 0)
     with pytest.raises(BudgetError, match="budget: got 5 bytes, need one block"):
@@ -439,3 +445,50 @@ def test_a_wrong_plan_file_is_refused(field: str, value: object, message: str) -
     written = plan_to_json(plan) | {field: value}
     with pytest.raises((InputError, LayoutError), match=message):
         plan_from_json(written)
+
+
+def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    plan_file, mix = tmp_path / "plan.json", tmp_path / "mix.json"
+    common = ["fit", "deepseek-v4-pro", "--backend", "flashinfer", "--budget", "26.459GiB"]
+    one = [*common, "--max-model-len", "1048576", "--max-in-flight-tokens", "1"]
+    assert main([*one, "--export", str(plan_file), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["block_stride"], answer["num_blocks"]) == (1_153_024, 24_639)
+    assert answer["gain_over_overlay"] >= 0.06
+    assert answer["max_concurrency"]["steady"] < answer["bound"]["whole_page"] < answer["bound"]["zero_waste"]
+    assert [(c["num_groups"], c["block_size"]) for c in answer["classes"]] == [
+        (1, 256),
+        (2, 64),
+        (1, 8),
+        (1, 2),
+    ]
+    assert sum(len(group["layers"]) for group in answer["groups"]) == 243
+    # Each part is rounded to a byte.
+    assert abs(sum(answer["bytes"].values()) - answer["budget_bytes"]) <= len(answer["bytes"])
+    exported = plan_from_json(json.loads(plan_file.read_text(encoding="utf-8")))
+    assert (exported.slab.block_stride, exported.num_blocks) == (1_153_024, 24_639)
+    assert main(one) == 0
+    assert "+6.52 %" in capsys.readouterr().out
+    mix.write_text('{"lengths": [{"tokens": 8192, "weight": 9}, {"tokens": 1048576}]}', encoding="utf-8")
+    for objective in ("requests", "tokens"):
+        assert (
+            main([*common, "--mix", str(mix), "--objective", objective, "--max-groups", "8", "--json"]) == 0
+        )
+        answer = json.loads(capsys.readouterr().out)
+        assert len(answer["lengths"]) == 2 and len(answer["groups"]) <= 8
+    layers = tmp_path / "layers.json"
+    layers.write_text(json.dumps(layers_to_json(load_layers("deepseek-v4-flash"))), encoding="utf-8")
+    for wrong, message in (
+        ([*one, "--mix", str(mix)], "max_model_len: got 1048576, need no such option beside --mix"),
+        ([*common, "--mix", str(layers)], "no such field"),
+        ([*common, "--mix", str(tmp_path / "none.json")], "No such file"),
+        ([*one, "--block-sizes", "all"], "block_sizes: got 'all'"),
+        ([*one, "--objective", "speed"], "objective: got 'speed'"),
+        ([*one, "--max-groups", "2"], "max_groups: got 2"),
+        ([*one, "--export", str(tmp_path / "none" / "x.json")], "need a file that can be written"),
+        (["fit", str(layers), "--budget", "1GiB"], "max_model_len"),
+        (["fit", "deepseek-v4-pro", "--budget", "1KiB"], "need one block"),
+    ):
+        assert main(wrong) == 2, wrong
+        err = capsys.readouterr().err
+        assert message in err and err.count("\n") == 1, err

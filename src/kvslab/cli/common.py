@@ -24,7 +24,9 @@ Backend = Annotated[
 ]
 Indexer = Annotated[str | None, typer.Option(help=f"Indexer rows: fp8 or mxfp4. Default {DEFAULT_INDEXER}.")]
 Mtp = Annotated[int | None, typer.Option(help="Multi-token-prediction layers in use. Default 0.")]
-Slab = Annotated[str, typer.Option(help=f"Generation of the slab planner: {', '.join(GENERATIONS)} or fitted.")]
+Slab = Annotated[
+    str, typer.Option(help=f"Generation of the slab planner: {', '.join(GENERATIONS)} or fitted.")
+]
 Budget = Annotated[str, typer.Option(help="KV-cache memory: bytes, or text such as 26.46GiB or 80GB.")]
 Packed = Annotated[
     bool, typer.Option("--packed", help="Pack other hybrids too (enable_cross_layers_blocks).")

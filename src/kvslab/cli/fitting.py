@@ -141,6 +141,7 @@ def _fit_json(fitted: FittedPlan) -> dict[str, Any]:
                 "num_groups": choice.num_groups,
                 "block_size": choice.block_size,
                 "declared_block_size": choice.declared_block_size,
+                "largest_bytes": choice.largest_bytes,
             }
             for choice in fitted.choices
         ],
@@ -173,12 +174,6 @@ def _fit_json(fitted: FittedPlan) -> dict[str, Any]:
 
 def _print_fit(model: str, fitted: FittedPlan) -> None:
     plan, slab = fitted.plan, fitted.plan.slab
-    largest = {
-        choice.first_layer: max(
-            group.group_bytes for group in slab.groups if group.block_size == choice.block_size
-        )
-        for choice in fitted.choices
-    }
     rows = [
         {
             "first_layer": choice.first_layer,
@@ -186,7 +181,7 @@ def _print_fit(model: str, fitted: FittedPlan) -> None:
             "num_groups": choice.num_groups,
             "declared_block_size": choice.declared_block_size,
             "block_size": choice.block_size,
-            "largest_group_bytes": largest[choice.first_layer],
+            "largest_group_bytes": choice.largest_bytes,
         }
         for choice in fitted.choices
     ]

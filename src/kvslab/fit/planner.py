@@ -31,6 +31,8 @@ from kvslab.slab import SlabLayout
 
 Objective = Literal["requests", "tokens"]
 OBJECTIVES: tuple[Objective, ...] = ("requests", "tokens")
+MOST_TOKEN_LENGTHS = 1000
+"""Shares of tokens need a common multiple of all lengths, which grows with their number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,7 @@ class ClassChoice:
         num_groups: Groups that it is cut into.
         block_size: Tokens of one block.
         declared_block_size: Tokens of one block as the model states it.
+        largest_bytes: Bytes of the largest of the groups.
     """
 
     first_layer: str
@@ -50,6 +53,7 @@ class ClassChoice:
     num_groups: int
     block_size: int
     declared_block_size: int
+    largest_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +182,7 @@ def objective_weights(load: Load, objective: Objective) -> tuple[tuple[int, int]
     A share `w` of the tokens held by requests of `L` tokens is `w / L` requests.
 
     Raises:
-        InputError: There is no such objective.
+        InputError: There is no such objective, or there are too many lengths for exact shares.
 
     >>> objective_weights(Load.of([100, 300], max_in_flight_tokens=1), "tokens")
     ((100, 3), (300, 1))
@@ -187,6 +191,9 @@ def objective_weights(load: Load, objective: Objective) -> tuple[tuple[int, int]
         case "requests":
             return load.lengths
         case "tokens":
+            if len(load.lengths) > MOST_TOKEN_LENGTHS:
+                need = f"at most {MOST_TOKEN_LENGTHS:,} different lengths for objective tokens"
+                raise InputError("lengths", len(load.lengths), need)
             common = math.lcm(*(tokens for tokens, _ in load.lengths))
             scaled = [(tokens, weight * (common // tokens)) for tokens, weight in load.lengths]
             divisor = math.gcd(*(weight for _, weight in scaled))
@@ -286,4 +293,5 @@ def _choice(members: LayerClass, group_of: dict[str, int], slab: SlabLayout) -> 
         num_groups=len(ids),
         block_size=max(slab.groups[i].block_size for i in ids),
         declared_block_size=members.declared_block_size,
+        largest_bytes=max(slab.groups[i].group_bytes for i in ids),
     )
