@@ -15,6 +15,7 @@ processes, `dask` or `ray` for a cluster.  Results are written batch by batch, w
 not at all; a sweep that is started again computes only the points that are missing.
 """
 
+import importlib
 import io
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -115,12 +116,12 @@ def read_grid(path: Path) -> tuple[Point, ...]:
 
 
 def _needed(module: str, package: str) -> Any:
-    import importlib
-
+    """An optional package, imported when it is used."""
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise PlanError(f"a sweep needs {package}: pip install 'kvslab[sweep]'") from None
+        how = "ray" if package == "ray" else "'kvslab[sweep]'"
+        raise PlanError(f"this sweep needs {package}: pip install {how}") from None
 
 
 def grid_points(value: object, where: str = "grid") -> tuple[Point, ...]:
