@@ -1,6 +1,7 @@
 """Guards the replay of traces: a checkpoint that loses a request or a token goes unnoticed in a mean."""
 
 import gzip
+import hashlib
 import json
 import random
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from kvslab.published import after
 from kvslab.reproduce import slab_of
 from kvslab.simulate import Request, Simulation
 from kvslab.tables.fitting import replay_table, trace_requests
-from kvslab.trace import Replay, load_of_requests, read_trace, replay_all
+from kvslab.trace import Replay, load_of_requests, read_trace, replay_all, sha256_of
 
 GROUPS = slab_of(after("flashinfer")).groups
 
@@ -55,6 +56,8 @@ def test_reading(tmp_path: Path) -> None:
     plain = write_trace(tmp_path / "a.jsonl", 30)
     zipped = write_trace(tmp_path / "a.jsonl.gz", 30, zipped=True)
     assert list(read_trace(plain)) == list(read_trace(zipped))
+    assert sha256_of(plain) == sha256_of(zipped) == hashlib.sha256(plain.read_bytes()).hexdigest()
+    assert trace_requests(plain).name == "a.jsonl"
     assert {request.arrival_step for request in read_trace(plain)} == {0}
     steps = [request.arrival_step for request in read_trace(plain, step_ms=100)]
     assert steps == sorted(steps) and steps[-1] > 100

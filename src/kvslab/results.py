@@ -124,7 +124,7 @@ COLUMNS: Mapping[str, str] = {
     "left_over_bytes": "Bytes of the budget past the last block.",
     "arrivals": "When requests of the trace arrive.",
     "num_requests": "Requests played.",
-    "trace_sha256": "SHA-256 of the trace file that was played.",
+    "trace_sha256": "SHA-256 of the text of the trace that was played.",
     "mean_running": "Requests running, averaged over the steps in which another waited for blocks.",
     "peak_running": "Most requests running at once.",
     "num_steps": "Steps of the engine until the last request finished.",

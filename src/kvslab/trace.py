@@ -100,16 +100,20 @@ def _request(line: bytes, where: str, step_ms: int | None) -> tuple[int, Request
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, in hex.
+    """The SHA-256 of a trace file's text, in hex: the same whether the file is gzipped or not.
 
     Raises:
         InputError: It cannot be read.
     """
+    digest = hashlib.sha256()
     try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(str(path), error.strerror or "an error", "a readable file") from None
+        with _open(path) as stream:
+            for chunk in iter(lambda: stream.read(2**20), b""):
+                digest.update(chunk)
+    except (OSError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or "an error"
+        raise InputError(str(path), reason, "a readable trace file") from None
+    return digest.hexdigest()
 
 
 def load_of_requests(requests: Iterable[Request], *, max_in_flight_tokens: int) -> Load:

@@ -45,7 +45,7 @@ from kvslab.intmath import checked_int, parse_bytes
 from kvslab.models import DEFAULT_BACKEND, DEFAULT_INDEXER, default_max_model_len, is_layer_file, read_model
 from kvslab.outputs import write_atomically
 from kvslab.simulate import poisson_requests
-from kvslab.tables.fitting import MOONCAKE, replay_table, trace_requests
+from kvslab.tables.fitting import replay_table, trace_requests
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -266,7 +266,7 @@ def simulate(
         )
         source = trace_requests(made, name=f"seeded workload {seed}")
     else:
-        source = trace_requests(trace, step_ms=step_ms, limit=limit, name=MOONCAKE)
+        source = trace_requests(trace, step_ms=step_ms, limit=limit)
     workload = source.load(max_in_flight_tokens=max_num_batched_tokens)
     plans = rival_plans(stack, workload, parse_bytes(budget), block_sizes=cast(BlockSizes, block_sizes))
     unknown = [name for name in slab or () if name not in plans]

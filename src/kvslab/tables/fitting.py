@@ -32,7 +32,12 @@ from kvslab.tables.serving import LENGTHS_TOKENS, published_budget_bytes
 from kvslab.trace import Tally, load_of_requests, read_trace, replay_all, sha256_of
 
 PEER_LENGTHS_TOKENS = (8_192, 32_768, 131_072, 524_288, 1_048_576)
-MOONCAKE = "kvcache-ai/Mooncake, FAST25-release, conversation_trace.jsonl"
+KNOWN_TRACES = {
+    "b8cbb061a85206d729d91cdc2981f43c9e0d99209dce588d3af5f7934408b9df": (
+        "kvcache-ai/Mooncake, FAST25-release, conversation_trace.jsonl"
+    )
+}
+"""Published traces by the SHA-256 of their text."""
 
 PARTS = {
     "live_bytes": "live rows",
@@ -292,7 +297,7 @@ class RequestSource:
         arrivals: When they arrive, in words.
         num_requests: How many.
         lengths: `(tokens, how many requests of that length)`.
-        sha256: Of the file; of the requests themselves where there is no file.
+        sha256: Of the file's text; of the requests themselves where there is no file.
         read: Starts reading them.
     """
 
@@ -309,13 +314,13 @@ class RequestSource:
 
 
 def trace_requests(
-    trace: Path | Sequence[Request], *, name: str, step_ms: int | None = None, limit: int | None = None
+    trace: Path | Sequence[Request], *, name: str = "", step_ms: int | None = None, limit: int | None = None
 ) -> RequestSource:
     """A trace file, or requests made up beforehand, as a source.
 
     Args:
         trace: A file in Mooncake's form, or the requests.
-        name: Where they come from.
+        name: Where they come from; by default a published trace's name, or the file's.
         step_ms: Milliseconds of a step; without it all requests are there at once.
         limit: The first so many requests of the file.
 
@@ -325,6 +330,7 @@ def trace_requests(
     if isinstance(trace, Path):
         path = trace
         digest, arrivals = sha256_of(path), "all at once"
+        name = name or KNOWN_TRACES.get(digest, path.name)
         if step_ms is not None:
             arrivals = f"as recorded, {step_ms} ms a step"
 
