@@ -22,7 +22,7 @@ from kvslab.models import load_layers
 from kvslab.published import after
 from kvslab.reproduce import slab_of
 from kvslab.simulate import Request, Simulation
-from kvslab.tables.fitting import replay_table, trace_requests
+from kvslab.tables.replay import replay_table, trace_requests
 from kvslab.trace import Replay, load_of_requests, read_trace, replay_all, sha256_of
 
 GROUPS = slab_of(after("flashinfer")).groups

@@ -45,7 +45,7 @@ from kvslab.intmath import checked_int, parse_bytes
 from kvslab.models import DEFAULT_BACKEND, DEFAULT_INDEXER, default_max_model_len, is_layer_file, read_model
 from kvslab.outputs import write_atomically
 from kvslab.simulate import poisson_requests
-from kvslab.tables.fitting import replay_table, trace_requests
+from kvslab.tables.replay import replay_table, trace_requests
 
 if TYPE_CHECKING:
     import pandas as pd

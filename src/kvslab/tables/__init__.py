@@ -11,7 +11,6 @@ from kvslab.tables.fitting import (
     fit_table,
     frontier_table,
     peers_table,
-    replay_table,
 )
 from kvslab.tables.layout import (
     ROLES,
@@ -23,6 +22,7 @@ from kvslab.tables.layout import (
     slab_pages_table,
     strides_table,
 )
+from kvslab.tables.replay import replay_table, trace_requests
 from kvslab.tables.serving import admission_table, capacity_table
 
 __all__ = [
@@ -44,4 +44,5 @@ __all__ = [
     "role_of",
     "slab_pages_table",
     "strides_table",
+    "trace_requests",
 ]
