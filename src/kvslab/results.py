@@ -30,6 +30,7 @@ from kvslab.tables import (
     peers_table,
     published_table,
     strides_table,
+    transfer_table,
 )
 
 REGENERATE = "make results"
@@ -110,6 +111,7 @@ COLUMNS: Mapping[str, str] = {
     "fitted_table_entries": "Block-table entries of one request under the fitted plan.",
     "overlay_blocks_per_1000_tokens": "Blocks handed out per 1,000 tokens of a request, merged change.",
     "fitted_blocks_per_1000_tokens": "Blocks handed out per 1,000 tokens of a request, fitted plan.",
+    "fitted_to_tokens": "Length of the requests that the plan was fitted to.",
     "peer": "A way to divide the bytes: a generation, a design of another engine, or fitted.",
     "change_from_overlay_percent": "Requests relative to those of the merged change.",
     "num_tables": "Block tables of one request.",
@@ -188,6 +190,7 @@ RESULT_TABLES: tuple[ResultTable, ...] = (
     ),
     ResultTable(name="breakdown", title="Where the bytes of a budget go", build=breakdown_table),
     ResultTable(name="frontier", title="What more groups buy, and what they cost", build=frontier_table),
+    ResultTable(name="transfer", title="A plan fitted to one length, used at another", build=transfer_table),
 )
 
 

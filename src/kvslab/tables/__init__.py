@@ -11,6 +11,7 @@ from kvslab.tables.fitting import (
     fit_table,
     frontier_table,
     peers_table,
+    transfer_table,
 )
 from kvslab.tables.layout import (
     ROLES,
@@ -45,4 +46,5 @@ __all__ = [
     "slab_pages_table",
     "strides_table",
     "trace_requests",
+    "transfer_table",
 ]

@@ -40,6 +40,7 @@ PARTS = {
 
 
 def rounded(value: Fraction, digits: int = 3) -> float:
+    """A number of requests or entries as printed."""
     return float(round(value, digits))
 
 
@@ -232,4 +233,38 @@ def frontier_table(
                                 "source": COMPUTED,
                             }
                         )
+    return pd.DataFrame(rows)
+
+
+def transfer_table(
+    lengths: Sequence[int] = LENGTHS_TOKENS,
+    max_in_flight_tokens: int = 1,
+    models: Sequence[str] = PRESETS,
+    backends: Sequence[str] = tuple(BACKENDS),
+) -> pd.DataFrame:
+    """What a plan that was fitted to one request length serves at another: the price of a wrong guess."""
+    rows = []
+    for model in models:
+        for backend in backends:
+            layers = load_layers(model, backend=backend)
+            budget = published_budget_bytes(backend)
+            loads = {n: Load.of(n, max_in_flight_tokens=max_in_flight_tokens) for n in lengths}
+            plans = {n: rival_plans(layers, load, budget) for n, load in loads.items()}
+            for fitted_to in lengths:
+                for tokens, load in loads.items():
+                    served = steady_requests(plans[fitted_to]["fitted"], load)
+                    overlay = steady_requests(plans[fitted_to]["overlay"], load)
+                    rows.append(
+                        {
+                            "model": model,
+                            "backend": backend,
+                            "indexer": DEFAULT_INDEXER,
+                            "fitted_to_tokens": fitted_to,
+                            "max_model_len_tokens": tokens,
+                            "max_in_flight_tokens": max_in_flight_tokens,
+                            "requests_steady": rounded(served),
+                            "change_from_overlay_percent": percent(Fraction(served, overlay)),
+                            "source": COMPUTED,
+                        }
+                    )
     return pd.DataFrame(rows)
