@@ -6,12 +6,12 @@ the search needs `kvslab.capacity`, which stands above it.
 
 from kvslab.fit.bounds import Breakdown, breakdown, live_bytes, whole_page_bound, zero_waste_bound
 from kvslab.fit.classes import BLOCK_SIZES, BlockSizes
-from kvslab.fit.frontier import Point, frontier
 from kvslab.fit.generation import FITTED, generation_for
 from kvslab.fit.mix import load_from_json
-from kvslab.fit.peers import PEERS, Cost, Peer, cost_of, peers, rival_plans
 from kvslab.fit.plan_file import plan_from_json, plan_to_json
 from kvslab.fit.planner import OBJECTIVES, ClassChoice, FittedPlan, Objective, fit, steady_requests
+from kvslab.fit.rivals import PEERS, Cost, Peer, cost_of, peers, rival_plans
+from kvslab.fit.tradeoff import Point, frontier
 
 __all__ = [
     "BLOCK_SIZES",
