@@ -26,9 +26,11 @@ ROOMS = (
     "layout_choice",
     "plan",
     "capacity",
+    "fit",
     "workers",
     "summary",
     "simulate",
+    "trace",
     "spans",
     "pool",
     "views",
@@ -41,6 +43,7 @@ ROOMS = (
     "case_file",
     "cases",
     "tables",
+    "sweep",
     "results",
     "plots",
     "book",
@@ -62,6 +65,7 @@ PLANNING = (
     "spans",
     "pool",
     "workers",
+    "fit",
 )
 # True division is exact on a Fraction; these modules use it on nothing else.
 FRACTIONS = ("capacity",)

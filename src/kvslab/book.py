@@ -48,7 +48,7 @@ def table(frame: pd.DataFrame, name: str, caption: str) -> None:
     }
     aligned = ["right" if all(map(_is_number, cells)) else "left" for cells in columns.values()]
     body = pd.DataFrame(columns).to_markdown(index=False, disable_numparse=True, colalign=aligned)
-    text = f"```{{table}} {caption}\n:name: {name}\n:align: left\n\n{body}\n```"
+    text = f":::{{table}} {caption}\n:name: {name}\n:align: left\n\n{body}\n:::"
     glue(name, Markdown(text), display=False)
 
 

@@ -123,16 +123,29 @@ def chunk_size(first_count: int, counts: Sequence[int]) -> int:
 def cut_class(
     layers: Sequence[CacheLayer], page_bytes: Sequence[int], max_tuples: int
 ) -> tuple[CacheGroup, ...]:
-    """Cut a class of layers into groups of at most `max_tuples` layer tuples.
+    """Cut a class of layers into the fewest groups of at most `max_tuples` layer tuples, see `cut_evenly`."""
+    num_tuples = max(Counter(page_bytes).values())
+    return cut_evenly(layers, page_bytes, cdiv(num_tuples, max_tuples))
+
+
+def cut_evenly(
+    layers: Sequence[CacheLayer], page_bytes: Sequence[int], num_groups: int
+) -> tuple[CacheGroup, ...]:
+    """Cut a class of layers into groups of about equal depth.
 
     A tuple holds one layer of each page size; group `i` of `k` takes every k-th
-    tuple from the i-th on, so that the groups' depths differ by one at most.
+    tuple from the i-th on, so that the groups' depths differ by one at most and
+    group 0 is the largest.
+
+    Args:
+        layers: Layers of one block size and retention.
+        page_bytes: The page of each.
+        num_groups: At most the number of tuples.
     """
     columns: dict[int, list[CacheLayer]] = {}
     for layer, page in zip(layers, page_bytes, strict=True):
         columns.setdefault(page, []).append(layer)
     num_tuples = max(len(column) for column in columns.values())
-    num_groups = cdiv(num_tuples, max_tuples)
     groups = []
     for i in range(num_groups):
         members = [

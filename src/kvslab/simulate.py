@@ -79,7 +79,7 @@ def poisson_requests(
 class _Running:
     request: Request
     computed_tokens: int = 0
-    # Per group: first live block and the block after the last one.
+    # Per kind of group: first live block and the block after the last one.
     spans: list[tuple[int, int]] = field(default_factory=list)
 
     @property
@@ -153,6 +153,10 @@ class Simulation:
         prefill_first: bool = False,
     ) -> None:
         self._groups = tuple(groups)
+        # Groups of one block size and retention hold blocks in step, so each kind is played once.
+        kinds = {(group.block_size, group.retention): group for group in self._groups}
+        self._kinds = tuple(kinds.values())
+        self._kind_of = [list(kinds).index((group.block_size, group.retention)) for group in self._groups]
         self._free_blocks = checked_int("num_blocks", num_blocks, minimum=2) - 1
         self._batch_tokens = checked_int("max_num_batched_tokens", max_num_batched_tokens)
         if admission not in ("block_sum", "steady"):
@@ -165,7 +169,8 @@ class Simulation:
     def _reservation(self, request: Request) -> int:
         load = Load.of(request.total_tokens, max_in_flight_tokens=self._batch_tokens)
         count = peak_blocks if self._admission == "block_sum" else held_blocks
-        return sum(count(group, request.total_tokens, load) for group in self._groups)
+        blocks = [count(kind, request.total_tokens, load) for kind in self._kinds]
+        return sum(blocks[i] for i in self._kind_of)
 
     def _transient(self) -> int:
         if self._admission == "block_sum":
@@ -180,11 +185,8 @@ class Simulation:
             InputError: A request can never be let in, or `max_steps` do not suffice.
         """
         waiting = deque(sorted(requests, key=lambda request: request.arrival_step))
-        capacity = self._free_blocks - self._transient()
         for request in waiting:
-            if self._reservation(request) > capacity:
-                need = f"at most {capacity:,} blocks, the pool less what is reserved"
-                raise InputError("request", f"{self._reservation(request):,} blocks", need)
+            self.check(request)
         peaks = [0 for _ in self._groups]
         used_blocks: list[int] = []
         running: list[int] = []
@@ -192,18 +194,14 @@ class Simulation:
         while waiting or self._running:
             if step >= max_steps:
                 raise InputError("max_steps", max_steps, "enough steps for every request to finish")
-            while waiting and waiting[0].arrival_step <= step:
-                reservation = self._reservation(waiting[0])
-                if self._reserved + reservation > capacity:
-                    break
-                self._reserved += reservation
-                self._running.append(_Running(waiting.popleft(), spans=[(0, 0) for _ in self._groups]))
-            totals = self._step()
+            while waiting and waiting[0].arrival_step <= step and self.admit(waiting[0]):
+                waiting.popleft()
+            running.append(len(self._running))
+            totals, retired = self.advance()
             peaks = [max(a, b) for a, b in zip(peaks, totals, strict=True)]
             used_blocks.append(sum(totals))
-            running.append(len(self._running))
             shortfalls += sum(totals) > self._free_blocks
-            finished += self._retire()
+            finished += retired
             step += 1
         return SimulationResult(
             num_steps=step,
@@ -216,8 +214,68 @@ class Simulation:
             num_shortfalls=shortfalls,
         )
 
+    @property
+    def num_running(self) -> int:
+        """Requests let in and not finished."""
+        return len(self._running)
+
+    @property
+    def usable_blocks(self) -> int:
+        """Blocks of the pool without the null block."""
+        return self._free_blocks
+
+    def check(self, request: Request) -> None:
+        """Refuse a request that an empty pool could not let in.
+
+        Raises:
+            InputError: It needs more blocks than the pool has.
+        """
+        capacity = self._free_blocks - self._transient()
+        if self._reservation(request) > capacity:
+            need = f"at most {capacity:,} blocks, the pool less what is reserved"
+            raise InputError("request", f"{self._reservation(request):,} blocks", need)
+
+    def admit(self, request: Request) -> bool:
+        """Let a request in if its reservation fits; says whether it did."""
+        reservation = self._reservation(request)
+        if self._reserved + reservation > self._free_blocks - self._transient():
+            return False
+        self._reserved += reservation
+        self._running.append(_Running(request, spans=[(0, 0) for _ in self._kinds]))
+        return True
+
+    def advance(self) -> tuple[list[int], int]:
+        """Play one step: blocks of each group that were live in it, and requests that finished."""
+        by_kind = self._step()
+        return [by_kind[i] for i in self._kind_of], self._retire()
+
+    def snapshot(self) -> list[tuple[int, int, int, int]]:
+        """`(arrival_step, prompt_tokens, output_tokens, computed_tokens)` of each running request."""
+        return [
+            (r.request.arrival_step, r.request.prompt_tokens, r.request.output_tokens, r.computed_tokens)
+            for r in self._running
+        ]
+
+    def restore(self, rows: Iterable[Sequence[int]]) -> None:
+        """Continue from a snapshot, in place of whatever runs.
+
+        Raises:
+            InputError: A number is out of range.
+        """
+        self._running, self._reserved = [], 0
+        for arrival_step, prompt_tokens, output_tokens, computed_tokens in rows:
+            request = Request(
+                arrival_step=arrival_step, prompt_tokens=prompt_tokens, output_tokens=output_tokens
+            )
+            checked_int("computed_tokens", computed_tokens, minimum=0, maximum=request.total_tokens)
+            spans = [
+                _live_span(kind, computed_tokens, 0) if computed_tokens else (0, 0) for kind in self._kinds
+            ]
+            self._running.append(_Running(request, computed_tokens=computed_tokens, spans=spans))
+            self._reserved += self._reservation(request)
+
     def _step(self) -> list[int]:
-        """Compute one batch; returns the blocks of each group that were live meanwhile."""
+        """Compute one batch; returns the blocks of each kind of group that were live meanwhile."""
         left = self._batch_tokens
         prefilling = [r for r in self._running if r.num_prompt_left]
         decoding = (
@@ -233,7 +291,7 @@ class Simulation:
                 scheduled.append((entry, new))
                 left -= new
         for entry, new in scheduled:
-            entry.spans = [_live_span(group, entry.computed_tokens, new) for group in self._groups]
+            entry.spans = [_live_span(kind, entry.computed_tokens, new) for kind in self._kinds]
         totals = [
             sum(end - first for first, end in column)
             for column in zip(*(r.spans for r in self._running), strict=True)
@@ -242,10 +300,10 @@ class Simulation:
             entry.computed_tokens += new
             # What the next token will see; blocks behind a window are free now.
             entry.spans = [
-                (_live_span(group, entry.computed_tokens, 0)[0], end)
-                for group, (_, end) in zip(self._groups, entry.spans, strict=True)
+                (_live_span(kind, entry.computed_tokens, 0)[0], end)
+                for kind, (_, end) in zip(self._kinds, entry.spans, strict=True)
             ]
-        return totals or [0 for _ in self._groups]
+        return totals or [0 for _ in self._kinds]
 
     def _retire(self) -> int:
         done = [r for r in self._running if r.computed_tokens >= r.request.total_tokens]

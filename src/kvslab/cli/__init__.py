@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from kvslab.cli import explaining, planning, records
+from kvslab.cli import explaining, fitting, planning, records, sweeping
 from kvslab.errors import PlanError
 
 app = typer.Typer(
@@ -20,7 +20,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for part in (planning, explaining, records):
+for part in (planning, explaining, fitting, sweeping, records):
     part.register(app)
 
 

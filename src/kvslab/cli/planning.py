@@ -1,6 +1,8 @@
 """`kvslab plan`, `compare`, `layers` and `draw`."""
 
 import json
+from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,16 +40,19 @@ from kvslab.cli.serving import (
     with_packing,
 )
 from kvslab.cli.staging import print_stages, stages_json
-from kvslab.errors import BudgetError
+from kvslab.errors import BudgetError, PlanError
+from kvslab.fit import fit
+from kvslab.fit.generation import generation_for
 from kvslab.generations import GENERATIONS, generation_named
 from kvslab.intmath import parse_bytes
-from kvslab.layers import layers_to_json
+from kvslab.layers import CacheLayer, layers_to_json
 from kvslab.models import default_max_model_len, read_model
 from kvslab.outputs import write_atomically
 from kvslab.plan import Plan
 from kvslab.slab import SlabLayout
 from kvslab.summary import Summary, summarize
 from kvslab.tables import compare_table, groups_table, layers_table
+from kvslab.tables.layout import percent
 from kvslab.workers import plan_stages
 
 
@@ -198,6 +203,30 @@ def _plan_json(model: str, slab: str, planned: Plan) -> dict[str, Any]:
     }
 
 
+def _baseline(rows: Sequence[dict[str, Any]]) -> int:
+    """Blocks of the bucketed slab of the first stack, 0 where it is refused."""
+    return next((row["num_blocks"] or 0 for row in rows if row["slab"] == "bucketed"), 0)
+
+
+def _fitted_row(
+    label: str, layers: Sequence[CacheLayer], budget_bytes: int, requests: Load, baseline: int
+) -> tuple[dict[str, Any], Summary | None]:
+    """What a plan searched for this load brings, as a row of the comparison."""
+    row: dict[str, Any] = {"slab": "fitted", "rows": label, "num_groups": None, "block_stride_bytes": None}
+    try:
+        planned = fit(layers, requests, budget_bytes).plan
+    except PlanError as error:
+        return row | {"num_blocks": None, "change_percent": None, "refused": str(error)}, None
+    row |= {
+        "num_groups": len(planned.slab.groups),
+        "block_stride_bytes": planned.slab.block_stride,
+        "num_blocks": planned.num_blocks,
+        "change_percent": percent(Fraction(planned.num_blocks, baseline)) if baseline else None,
+        "refused": "",
+    }
+    return row, summarize(planned, generation_for(requests, budget_bytes), requests)
+
+
 def compare(
     model: Model,
     budget: Budget,
@@ -243,6 +272,11 @@ def compare(
             layout = generation.lay_out(stacks[row["rows"]], packed=packed or row["rows"] in packed_labels)
             summary = summarize(Plan(slab=layout, budget_bytes=budget_bytes), generation, requests)
         summaries.append(summary)
+    if requests:
+        for label in (label for label in stacks if label not in packed_labels):
+            row, summary = _fitted_row(label, stacks[label], budget_bytes, requests, _baseline(rows))
+            rows.append(row)
+            summaries.append(summary)
     stride = min((row["block_stride_bytes"] for row in rows if not row["refused"]), default=None)
     if stride is not None and budget_bytes < stride:
         raise BudgetError(

@@ -105,4 +105,6 @@ def with_packing(stacks: dict[str, tuple[CacheLayer, ...]]) -> dict[str, str]:
     return {f"{label}, packed": label for label, layers in stacks.items() if not is_latent_stack(layers)}
 
 
-Slab = Annotated[str, typer.Option(help=f"Generation of the slab planner: {', '.join(GENERATIONS)}.")]
+Slab = Annotated[
+    str, typer.Option(help=f"Generation of the slab planner: {', '.join(GENERATIONS)} or fitted.")
+]

@@ -13,9 +13,26 @@ from kvslab.generations.overlay import OVERLAY
 from kvslab.generations.padded import PADDED
 from kvslab.generations.standard import STANDARD
 
-__all__ = ["GENERATIONS", "Formula", "Generation", "Price", "generation_named"]
+__all__ = ["GENERATIONS", "Formula", "Generation", "Price", "generation_named", "register"]
 
 GENERATIONS: Mapping[str, Generation] = {g.name: g for g in (PADDED, BUCKETED, OVERLAY, STANDARD)}
+"""The generations that an engine released."""
+
+_BY_NAME: dict[str, Generation] = dict(GENERATIONS)
+
+
+def register(generation: Generation) -> Generation:
+    """Add a planner that no engine released, so that `generation_named` finds it; returns it.
+
+    `GENERATIONS` does not change: a log or a table of releases knows no such planner.
+
+    Raises:
+        InputError: The name is taken.
+    """
+    if generation.name in _BY_NAME:
+        raise InputError("generation", generation.name, f"a name other than {', '.join(_BY_NAME)}")
+    _BY_NAME[generation.name] = generation
+    return generation
 
 
 def generation_named(name: str) -> Generation:
@@ -27,6 +44,6 @@ def generation_named(name: str) -> Generation:
     >>> generation_named("overlay").releases
     'vLLM 0.27 to 0.31 (0.27.0 was run)'
     """
-    if name not in GENERATIONS:
-        raise InputError("slab", name, f"one of {', '.join(GENERATIONS)}")
-    return GENERATIONS[name]
+    if name not in _BY_NAME:
+        raise InputError("slab", name, f"one of {', '.join(_BY_NAME)}")
+    return _BY_NAME[name]

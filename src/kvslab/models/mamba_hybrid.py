@@ -1,5 +1,7 @@
 """Mamba beside attention: Jamba (Mamba-1), Bamba and Nemotron-H (Mamba-2).
 
+One state a request, in elements::
+
     Mamba-1    conv (kernel - 1) * inner            state  inner * d_state
     Mamba-2    conv (kernel - 1) * (inner + 2 * groups * d_state)
                state  heads * head_dim * d_state

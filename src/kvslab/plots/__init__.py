@@ -6,6 +6,7 @@ A figure has no title: its caption is where it is shown.
 """
 
 from kvslab.plots.charts import ablation_figure, headline_figure, interval_figure
+from kvslab.plots.fitting import breakdown_figure, pareto_figure, peers_figure, requests_figure
 from kvslab.plots.kernels import recall_figure, rounding_figure, speed_figure
 from kvslab.plots.models import models_figure
 from kvslab.plots.rows import microblock_figure, page_figure, rows_figure
@@ -16,6 +17,7 @@ from kvslab.plots.style import COLOURS, save_figure, use_style
 __all__ = [
     "COLOURS",
     "ablation_figure",
+    "breakdown_figure",
     "formulas_figure",
     "headline_figure",
     "interval_figure",
@@ -24,8 +26,11 @@ __all__ = [
     "occupancy_figure",
     "padding_figure",
     "page_figure",
+    "pareto_figure",
+    "peers_figure",
     "price_figure",
     "recall_figure",
+    "requests_figure",
     "rounding_figure",
     "rows_figure",
     "save_figure",

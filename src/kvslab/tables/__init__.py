@@ -6,6 +6,13 @@ says where it comes from.
 """
 
 from kvslab.tables.change import ablation_table, gb200_table, published_table
+from kvslab.tables.fitting import (
+    breakdown_table,
+    fit_table,
+    frontier_table,
+    peers_table,
+    transfer_table,
+)
 from kvslab.tables.layout import (
     ROLES,
     compare_table,
@@ -17,21 +24,29 @@ from kvslab.tables.layout import (
     strides_table,
 )
 from kvslab.tables.models import models_table
+from kvslab.tables.replay import replay_table, trace_requests
 from kvslab.tables.serving import admission_table, capacity_table
 
 __all__ = [
     "ROLES",
     "ablation_table",
     "admission_table",
+    "breakdown_table",
     "capacity_table",
     "compare_table",
+    "fit_table",
+    "frontier_table",
     "gb200_table",
     "groups_table",
     "layers_table",
     "models_table",
     "pages_table",
+    "peers_table",
     "published_table",
+    "replay_table",
     "role_of",
     "slab_pages_table",
     "strides_table",
+    "trace_requests",
+    "transfer_table",
 ]

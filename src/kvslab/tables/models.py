@@ -5,6 +5,7 @@ from fractions import Fraction
 import pandas as pd
 
 from kvslab.capacity import Load, held_blocks, max_concurrency
+from kvslab.fit import fit
 from kvslab.generations import generation_named
 from kvslab.layers import CacheLayer, RecurrentState
 from kvslab.models import OTHER_PRESETS, PRESETS, default_max_model_len, load_model, preset_config
@@ -31,11 +32,12 @@ def models_table(
 
     Columns: model, caches, num_layers, num_page_sizes, num_groups, block_stride_bytes,
     max_model_len_tokens, requests, padding_percent, overlay_change_percent,
-    standard_change_percent, bound_percent, why, source.
+    standard_change_percent, fitted_change_percent, bound_percent, why, source.
 
     * `padding_percent`: of the bytes that a request holds, those that no row uses
     * `overlay_change_percent`, `standard_change_percent`: change of the requests with that
       planner, packed; missing where it refuses
+    * `fitted_change_percent`: the same with a plan searched for this load
     * `bound_percent`: change of the requests if no byte of today's blocks were padded; only other
       block sizes can pass it
     """
@@ -55,6 +57,7 @@ def _row(name: str, length_tokens: int, budget_bytes: int, max_in_flight_tokens:
     today = generation_named("bucketed").lay_out(layers)
     overlay, standard = (generation_named(n).lay_out(layers, packed=True) for n in ("overlay", "standard"))
     served, padding = requests(today), _padding(today, load)
+    fitted = fit(layers, load, budget_bytes).requests / served
     gains = [percent(requests(slab) / served) for slab in (overlay, standard)]
     return {
         "model": name,
@@ -68,6 +71,7 @@ def _row(name: str, length_tokens: int, budget_bytes: int, max_in_flight_tokens:
         "padding_percent": float(round(100 * padding, 2)),
         "overlay_change_percent": gains[0],
         "standard_change_percent": gains[1],
+        "fitted_change_percent": percent(Fraction(fitted)),
         "bound_percent": percent(1 / (1 - padding)),
         "why": _why(layers, today, padding),
         "source": COMPUTED,

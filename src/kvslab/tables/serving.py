@@ -18,7 +18,7 @@ from kvslab.tables.layout import COMPUTED, percent, setup_columns
 LENGTHS_TOKENS = (8_192, 131_072, MILLION_TOKENS)
 
 
-def _budget_bytes(backend: str) -> int:
+def published_budget_bytes(backend: str) -> int:
     """The published budget of a backend; BF16 rows are planned at FlashInfer's."""
     return budget_interval(backend if backend in BUDGETS else "flashinfer").low_bytes
 
@@ -37,7 +37,7 @@ def capacity_table(max_in_flight_tokens: int = IN_FLIGHT_TOKENS) -> pd.DataFrame
     """Requests by three formulas, at the published budgets, for three request lengths."""
     rows = []
     for setup in _setups(tuple(GENERATIONS)):
-        plan = Plan(slab=slab_of(setup), budget_bytes=_budget_bytes(setup.backend))
+        plan = Plan(slab=slab_of(setup), budget_bytes=published_budget_bytes(setup.backend))
         for length in LENGTHS_TOKENS:
             load = Load.of(length, max_in_flight_tokens=max_in_flight_tokens)
             summary = summarize(plan, GENERATIONS[setup.slab], load)
