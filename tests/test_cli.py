@@ -63,7 +63,9 @@ def test_compare(capsys: pytest.CaptureFixture[str]) -> None:
     }
     assert found["bucketed", "fp8"] == (1_308_672, 21_709, 0.0)
     assert found["overlay", "mxfp4"] == (1_228_800, 23_120, 6.5)
-    assert len(found) == 8
+    assert len(found) == 10
+    steady = {(row["slab"], row["rows"]): row["max_concurrency"]["steady"] for row in rows}
+    assert steady["fitted", "mxfp4"] > 1.05 * steady["overlay", "mxfp4"]
     code, out, _ = run(capsys, "compare", "deepseek-v4-pro", "--budget", "28410134921")
     assert code == 0 and "+6.50 %" in out
 

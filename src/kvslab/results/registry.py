@@ -126,7 +126,7 @@ class KeptTable:
 _TRACE_TABLES: tuple[KeptTable, ...] = (
     KeptTable(
         name="trace_simulation",
-        title="One hour of a production chat service, played against four planners",
+        title="One hour of a production chat service, or its first requests, played against several planners",
         fields=(
             *((name, "string") for name in ("model", "backend", "indexer")),
             *((name, "integer") for name in ("budget_bytes", "max_in_flight_tokens")),
@@ -143,8 +143,9 @@ _TRACE_TABLES: tuple[KeptTable, ...] = (
             ("source", "string"),
         ),
         sources=(("Mooncake traces, FAST'25 release", MOONCAKE_URL),),
-        regenerate="kvslab simulate MODEL --trace conversation_trace.jsonl --budget BUDGET --append"
-        " results/trace_simulation.csv, once for each model and budget of the table",
+        regenerate="kvslab simulate MODEL --backend BACKEND --indexer INDEXER --budget BUDGET_BYTES"
+        " --trace conversation_trace.jsonl --limit NUM_REQUESTS --slab SLAB [--slab SLAB ...]"
+        " --append results/trace_simulation.csv, once for each setup of the table",
     ),
 )
 
