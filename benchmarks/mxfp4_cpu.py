@@ -2,7 +2,8 @@
 
 Every contender runs once in each round, in turning order, in one process; a ratio is taken
 within a round, so that a change of the machine's speed meets both sides.  Printed and
-written first is the copy, the ceiling of anything that reads its input once.
+written first is the copy: a yardstick, not a bound, since it moves every byte twice and a
+quantizer writes about an eighth (fp32) or a quarter (bf16) of what it reads.
 
 Writes `results/mxfp4_cpu.csv`, one row for an operation, a dtype, a number of threads and a
 contender: `operation`, `dtype`, `threads`, `rows`, `contender`, `status` (`ok`, or why there

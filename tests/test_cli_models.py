@@ -158,5 +158,6 @@ def test_the_table_and_its_figure() -> None:
     assert figure is not None
     left, right = figure.axes
     assert len(left.patches) == len(frame) == len(right.patches)
-    assert any("of 13.7 %" in text.get_text() for text in right.texts)
+    texts = [text.get_text() for text in right.texts]
+    assert "+7.8 %, fitted +15.9 %" in texts and texts.count("nothing to gain") == 13
     assert left.get_xlim()[0] == right.get_xlim()[0] == 0

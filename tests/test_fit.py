@@ -20,6 +20,7 @@ from kvslab.errors import BudgetError, InputError, LayoutError, RefusedError
 from kvslab.fit import (
     BLOCK_SIZES,
     FITTED,
+    NOTICEABLE,
     BlockSizes,
     Peer,
     breakdown,
@@ -492,3 +493,15 @@ def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         assert main(wrong) == 2, wrong
         err = capsys.readouterr().err
         assert message in err and err.count("\n") == 1, err
+
+
+def test_gains_that_nobody_notices_keep_the_merged_groups() -> None:
+    layers, load = load_layers("gpt-oss-20b"), Load.of(8192, max_in_flight_tokens=8192)
+    exact = fit(layers, load, 40 * 2**30)
+    kept = fit(layers, load, 40 * 2**30, min_gain=NOTICEABLE)
+    assert 0 < exact.gain_over_overlay < NOTICEABLE
+    assert kept.gain_over_overlay == 0 and len(kept.plan.slab.groups) == 2 < len(exact.plan.slab.groups)
+    pro = load_layers("deepseek-v4-pro")
+    assert fit(pro, load, 26 * 2**30, min_gain=NOTICEABLE).plan == fit(pro, load, 26 * 2**30).plan
+    with pytest.raises(InputError, match="min_gain: got Fraction"):
+        fit(pro, load, 26 * 2**30, min_gain=-NOTICEABLE)

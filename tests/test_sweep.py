@@ -45,6 +45,29 @@ def test_points(grid: Path) -> None:
     assert len(grid_points(twice)) == 1
 
 
+def test_models_without_backends(tmp_path: Path) -> None:
+    grid = {
+        "models": ["gpt-oss-20b", "deepseek-v3.2", "deepseek-v4-pro"],
+        "backends": ["flashinfer", "flashmla"],
+        "budgets": ["40GiB"],
+        "lengths": [8192],
+    }
+    points = grid_points(grid)
+    assert [(point.model, point.backend, point.indexer) for point in points] == [
+        ("gpt-oss-20b", "", ""),
+        ("deepseek-v3.2", "", "mxfp4"),
+        ("deepseek-v4-pro", "flashinfer", "mxfp4"),
+        ("deepseek-v4-pro", "flashmla", "mxfp4"),
+    ]
+    output = tmp_path / "a.parquet"
+    frame = run_sweep(points, output, runner="sequential", num_jobs=1)
+    assert (frame["refused"] == "").all() and (frame["fitted_requests"] > 0).all()
+    done: list[int] = []
+    again = run_sweep(points, output, runner="sequential", num_jobs=1, on_progress=done.append)
+    assert done == [4], "nothing was missing"
+    pd.testing.assert_frame_equal(again, frame)
+
+
 def test_local_and_cluster_give_equal_rows(grid: Path, tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
     points = read_grid(grid)
@@ -137,8 +160,10 @@ def test_a_wrong_grid_is_refused(
 
 def test_other_faults(grid: Path, tmp_path: Path) -> None:
     points = read_grid(grid)[:1]
+    started: list[int] = []
     with pytest.raises(InputError, match="runner: got 'slurm'"):
-        run_sweep(points, tmp_path / "a.parquet", runner="slurm")
+        run_sweep(points, tmp_path / "a.parquet", runner="slurm", on_progress=started.append)
+    assert not started, "a wrong option is refused before anything is reported"
     with pytest.raises(InputError, match="no such option for runner loky"):
         run_sweep(points, tmp_path / "a.parquet", address="tcp://localhost:1")
     with pytest.raises(InputError, match="jobs: got 0"):

@@ -232,7 +232,11 @@ class Simulation:
         """
         capacity = self._free_blocks - self._transient()
         if self._reservation(request) > capacity:
-            need = f"at most {capacity:,} blocks, the pool less what is reserved"
+            need = (
+                f"at most {capacity:,} blocks, the pool less what is reserved"
+                if capacity > 0
+                else f"a pool of more than the {self._transient():,} blocks reserved for tokens in flight"
+            )
             raise InputError("request", f"{self._reservation(request):,} blocks", need)
 
     def admit(self, request: Request) -> bool:

@@ -32,13 +32,14 @@ from kvslab.fit import BLOCK_SIZES, BlockSizes, fit
 from kvslab.formats import BACKENDS, INDEXER_FORMATS
 from kvslab.inputs import MAX_FILE_BYTES, Fields
 from kvslab.intmath import checked_int, parse_bytes
-from kvslab.models import DEFAULT_INDEXER, is_layer_file, load_layers, read_model
+from kvslab.models import DEFAULT_INDEXER, heeded_options, is_layer_file, load_layers, read_model
 from kvslab.outputs import write_atomically
 from kvslab.tables.fitting import fit_columns
 
 RUNNERS = ("loky", "threading", "sequential", "dask", "ray")
 MOST_POINTS = 1_000_000
 POINTS_A_BATCH = 64
+_CLUSTER_PACKAGES = {"dask": (("distributed", "dask[distributed]"),), "ray": (("ray", "ray"),)}
 
 KEY = (
     "model",
@@ -77,7 +78,10 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One point of a grid; its fields are the columns of `KEY`."""
+    """One point of a grid; its fields are the columns of `KEY`.
+
+    `backend` and `indexer` are empty for models that take none.
+    """
 
     model: str
     backend: str
@@ -143,7 +147,6 @@ def grid_points(value: object, where: str = "grid") -> tuple[Point, ...]:
     fields.refuse_unknown(known)
     models = _texts(fields, "models", ())
     axes: tuple[Sequence[Any], ...] = (
-        models,
         _texts(fields, "backends", tuple(BACKENDS), default=["flashinfer"]),
         _texts(fields, "indexers", INDEXER_FORMATS, default=[DEFAULT_INDEXER]),
         [
@@ -154,22 +157,31 @@ def grid_points(value: object, where: str = "grid") -> tuple[Point, ...]:
         _integers(fields, "max_in_flight_tokens", [1]),
         _texts(fields, "block_sizes", BLOCK_SIZES, default=["kernel-legal"]),
     )
-    num_points = 1
+    num_points = len(models)
     for axis in axes:
         num_points *= len(axis)
     if num_points > MOST_POINTS:
         raise InputError(where, f"{num_points:,} points", f"at most {MOST_POINTS:,}")
+    points: dict[tuple[str | int, ...], Point] = {}
     for i, model in enumerate(models):
-        try:
-            is_file = is_layer_file(read_model(model))
-        except InputError as error:
-            raise error.within(fields.path(f"models[{i}]")) from None
-        if is_file:
-            raise InputError(
-                fields.path(f"models[{i}]"), model, "a preset or a config.json, not a layer file"
-            )
-    points = (Point(**dict(zip(KEY, values, strict=True))) for values in itertools.product(*axes))
-    return tuple({point.key: point for point in points}.values())
+        heeded = _heeded(model, fields.path(f"models[{i}]"))
+        backends, indexers, *others = axes
+        own = (backends if "backend" in heeded else [""], indexers if "indexer" in heeded else [""], *others)
+        for values in itertools.product([model], *own):
+            point = Point(**dict(zip(KEY, values, strict=True)))
+            points[point.key] = point
+    return tuple(points.values())
+
+
+def _heeded(model: str, where: str) -> frozenset[str]:
+    """The options that a model of a grid takes."""
+    try:
+        value = read_model(model)
+        if is_layer_file(value):
+            raise InputError("model", model, "a preset or a config.json, not a layer file")
+        return heeded_options(value)
+    except InputError as error:
+        raise error.within(where) from None
 
 
 def _entries(fields: Fields, name: str, default: list[object] | None = None) -> list[object]:
@@ -200,7 +212,7 @@ def compute(point: Point) -> dict[str, Any]:
     """One row: what `fit` finds at a point, or why there is no plan."""
     row: dict[str, Any] = {name: getattr(point, name) for name in KEY}
     try:
-        layers = load_layers(point.model, backend=point.backend, indexer=point.indexer)
+        layers = load_layers(point.model, backend=point.backend or None, indexer=point.indexer or None)
         load = Load.of(point.max_model_len_tokens, max_in_flight_tokens=point.max_in_flight_tokens)
         fitted = fit(layers, load, point.budget_bytes, block_sizes=cast(BlockSizes, point.block_sizes))
     except PlanError as error:
@@ -208,14 +220,28 @@ def compute(point: Point) -> dict[str, Any]:
     return row | fit_columns(fitted) | {"refused": ""}
 
 
+def check_runner(runner: str, num_jobs: int = -1, address: str | None = None) -> None:
+    """Refuse a way to run a sweep that cannot work here.
+
+    Raises:
+        InputError: The runner is unknown, the jobs are neither -1 nor positive, or the
+            runner takes no address.
+        PlanError: A package that the runner needs is missing.
+    """
+    if runner not in RUNNERS:
+        raise InputError("runner", runner, f"one of {', '.join(RUNNERS)}")
+    if num_jobs != -1:
+        checked_int("jobs", num_jobs)
+    if address is not None and runner not in ("dask", "ray"):
+        raise InputError("address", address, f"no such option for runner {runner}")
+    for module, package in (("pyarrow", "pyarrow"), ("joblib", "joblib"), *_CLUSTER_PACKAGES.get(runner, ())):
+        _needed(module, package)
+
+
 @contextmanager
 def _runner(name: str, num_jobs: int, address: str | None) -> Iterator[None]:
     """Make joblib's backend of this name the current one; connects to a cluster where it needs one."""
     joblib = _needed("joblib", "joblib")
-    if name not in RUNNERS:
-        raise InputError("runner", name, f"one of {', '.join(RUNNERS)}")
-    if address is not None and name not in ("dask", "ray"):
-        raise InputError("address", address, f"no such option for runner {name}")
     with _cluster(name, num_jobs, address), joblib.parallel_config(backend=name, n_jobs=num_jobs):
         yield
 
@@ -248,7 +274,6 @@ def _cluster(name: str, num_jobs: int, address: str | None) -> Iterator[None]:
             with client:
                 yield
         case "ray":
-            _needed("ray", "ray")
             _needed("ray.util.joblib", "ray").register_ray()
             yield
         case _:
@@ -279,12 +304,11 @@ def run_sweep(
 
     Raises:
         InputError: The runner is unknown, or the file is none of a sweep.
+        PlanError: A package that the runner needs is missing.
     """
     if not points:
         raise InputError("points", len(points), "at least one")
-    if num_jobs != -1:
-        checked_int("jobs", num_jobs)
-    _needed("pyarrow", "pyarrow")
+    check_runner(runner, num_jobs, address)
     rows = _read(output)
     missing = [point for point in points if point.key not in rows]
     on_progress(len(points) - len(missing))

@@ -38,7 +38,14 @@ from kvslab.fit import (
 )
 from kvslab.inputs import read_json
 from kvslab.intmath import checked_int, parse_bytes
-from kvslab.models import DEFAULT_BACKEND, DEFAULT_INDEXER, default_max_model_len, is_layer_file, read_model
+from kvslab.models import (
+    DEFAULT_BACKEND,
+    DEFAULT_INDEXER,
+    default_max_model_len,
+    heeded_options,
+    is_layer_file,
+    read_model,
+)
 from kvslab.outputs import write_atomically
 from kvslab.simulate import poisson_requests
 from kvslab.tables.replay import replay_table, trace_requests
@@ -268,11 +275,12 @@ def simulate(
     unknown = [name for name in slab or () if name not in plans]
     if unknown:
         raise InputError("slab", unknown[0], f"one of {', '.join(plans)}")
-    is_file = is_layer_file(read_model(model))
+    parsed = read_model(model)
+    heeded = frozenset[str]() if is_layer_file(parsed) else heeded_options(parsed)
     setup: dict[str, object] = {
         "model": model,
-        "backend": "" if is_file else backend or DEFAULT_BACKEND,
-        "indexer": "" if is_file else indexer or DEFAULT_INDEXER,
+        "backend": (backend or DEFAULT_BACKEND) if "backend" in heeded else "",
+        "indexer": (indexer or DEFAULT_INDEXER) if "indexer" in heeded else "",
     }
     with progress_bar(source.num_requests, shown=not quiet and not as_json) as report:
         frame = replay_table(

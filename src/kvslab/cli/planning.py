@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,7 +40,7 @@ from kvslab.cli.serving import (
 )
 from kvslab.cli.staging import print_stages, stages_json
 from kvslab.errors import BudgetError, PlanError
-from kvslab.fit import fit
+from kvslab.fit import NOTICEABLE, fit
 from kvslab.fit.generation import generation_for
 from kvslab.generations import GENERATIONS, generation_named
 from kvslab.intmath import parse_bytes
@@ -52,7 +51,6 @@ from kvslab.plan import Plan
 from kvslab.slab import SlabLayout
 from kvslab.summary import Summary, summarize
 from kvslab.tables import compare_table, groups_table, layers_table
-from kvslab.tables.layout import percent
 from kvslab.workers import plan_stages
 
 
@@ -203,25 +201,24 @@ def _plan_json(model: str, slab: str, planned: Plan) -> dict[str, Any]:
     }
 
 
-def _baseline(rows: Sequence[dict[str, Any]]) -> int:
-    """Blocks of the bucketed slab of the first stack, 0 where it is refused."""
-    return next((row["num_blocks"] or 0 for row in rows if row["slab"] == "bucketed"), 0)
-
-
 def _fitted_row(
-    label: str, layers: Sequence[CacheLayer], budget_bytes: int, requests: Load, baseline: int
+    label: str, layers: Sequence[CacheLayer], budget_bytes: int, requests: Load
 ) -> tuple[dict[str, Any], Summary | None]:
-    """What a plan searched for this load brings, as a row of the comparison."""
+    """What a plan searched for this load brings, as a row of the comparison.
+
+    It has no change in blocks: its requests hold other numbers of them.  Overlay's own
+    groups stay where a search gains nothing that is noticeable.
+    """
     row: dict[str, Any] = {"slab": "fitted", "rows": label, "num_groups": None, "block_stride_bytes": None}
     try:
-        planned = fit(layers, requests, budget_bytes).plan
+        planned = fit(layers, requests, budget_bytes, min_gain=NOTICEABLE).plan
     except PlanError as error:
         return row | {"num_blocks": None, "change_percent": None, "refused": str(error)}, None
     row |= {
+        "change_percent": None,
         "num_groups": len(planned.slab.groups),
         "block_stride_bytes": planned.slab.block_stride,
         "num_blocks": planned.num_blocks,
-        "change_percent": percent(Fraction(planned.num_blocks, baseline)) if baseline else None,
         "refused": "",
     }
     return row, summarize(planned, generation_for(requests, budget_bytes), requests)
@@ -274,7 +271,7 @@ def compare(
         summaries.append(summary)
     if requests:
         for label in (label for label in stacks if label not in packed_labels):
-            row, summary = _fitted_row(label, stacks[label], budget_bytes, requests, _baseline(rows))
+            row, summary = _fitted_row(label, stacks[label], budget_bytes, requests)
             rows.append(row)
             summaries.append(summary)
     stride = min((row["block_stride_bytes"] for row in rows if not row["refused"]), default=None)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kvslab.cli.fitting import progress_bar
-from kvslab.sweep import RUNNERS, read_grid, run_sweep
+from kvslab.sweep import RUNNERS, check_runner, read_grid, run_sweep
 
 
 def register(app: typer.Typer) -> None:
@@ -25,6 +25,7 @@ def sweep(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
     """Fit every point of a grid; started again, it computes what is missing."""
+    check_runner(runner, jobs, address)
     points = read_grid(grid)
     with progress_bar(len(points), shown=not quiet) as report:
         frame = run_sweep(
@@ -36,4 +37,5 @@ def sweep(
             on_progress=lambda num_done: report("points", num_done),
         )
     refused = int((frame["refused"] != "").sum())
-    print(f"{len(frame):,} points in {output}" + (f", {refused:,} without a plan" if refused else ""))
+    points_text = "1 point" if len(frame) == 1 else f"{len(frame):,} points"
+    print(f"{points_text} in {output}" + (f", {refused:,} without a plan" if refused else ""))

@@ -9,13 +9,22 @@ from kvslab.fit.classes import BLOCK_SIZES, BlockSizes
 from kvslab.fit.generation import FITTED, generation_for
 from kvslab.fit.mix import load_from_json
 from kvslab.fit.plan_file import plan_from_json, plan_to_json
-from kvslab.fit.planner import OBJECTIVES, ClassChoice, FittedPlan, Objective, fit, steady_requests
+from kvslab.fit.planner import (
+    NOTICEABLE,
+    OBJECTIVES,
+    ClassChoice,
+    FittedPlan,
+    Objective,
+    fit,
+    steady_requests,
+)
 from kvslab.fit.rivals import PEERS, Cost, Peer, cost_of, peers, rival_plans
 from kvslab.fit.tradeoff import Point, frontier
 
 __all__ = [
     "BLOCK_SIZES",
     "FITTED",
+    "NOTICEABLE",
     "OBJECTIVES",
     "PEERS",
     "BlockSizes",

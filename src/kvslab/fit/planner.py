@@ -30,6 +30,8 @@ from kvslab.plan import Plan
 from kvslab.slab import SlabLayout
 
 Objective = Literal["requests", "tokens"]
+NOTICEABLE = Fraction(1, 1000)
+"""A gain below a tenth of a per cent is not worth more block tables: `min_gain` of the comparisons."""
 OBJECTIVES: tuple[Objective, ...] = ("requests", "tokens")
 MOST_TOKEN_LENGTHS = 1000
 """Shares of tokens need a common multiple of all lengths, which grows with their number."""
@@ -125,6 +127,7 @@ def fit(
     objective: Objective = "requests",
     block_sizes: BlockSizes = "kernel-legal",
     max_groups: int | None = None,
+    min_gain: Fraction | int = 0,
 ) -> FittedPlan:
     """Find the groups and block sizes that serve a workload best.
 
@@ -140,10 +143,12 @@ def fit(
         block_sizes: Which block sizes are allowed, see `allowed_block_sizes`.
         max_groups: Block tables that a request may have; below overlay's own number the
             plan may serve fewer.
+        min_gain: Share of more requests below which `overlay`'s own groups stay; more block
+            tables for a gain that nobody notices are a poor trade.
 
     Raises:
-        InputError: The stack is empty, two layers share a name, an option is unknown, or
-            there are more classes of layers than groups allowed.
+        InputError: The stack is empty, two layers share a name, an option is unknown,
+            `min_gain` is negative, or there are more classes of layers than groups allowed.
         BudgetError: The budget does not hold one block.
 
     >>> from kvslab.models import load_layers
@@ -155,6 +160,8 @@ def fit(
     """
     stack = checked_stack(layers)
     checked_int("budget", budget_bytes)
+    if min_gain < 0:
+        raise InputError("min_gain", min_gain, "zero or more")
     weights = objective_weights(load, objective)
     seeds = _overlay_slabs(stack)
     slab = _searched(stack, load, weights, budget_bytes, block_sizes, max_groups)
@@ -163,7 +170,13 @@ def fit(
         candidates = [candidate for candidate in candidates if len(candidate.groups) <= max_groups]
     if not candidates:
         candidates = [_uncut(stack)]
-    best = max(candidates, key=lambda c: (_score(c, load, weights, budget_bytes), -len(c.groups)))
+
+    def rank(candidate: SlabLayout) -> tuple[Fraction, bool, int, bool]:
+        requests, fits = _score(candidate, load, weights, budget_bytes)
+        stated = candidate.block_outermost and not candidate.lockstep  # as a plan file can state it
+        return requests * (1 if candidate is slab else 1 + min_gain), fits, -len(candidate.groups), stated
+
+    best = max(candidates, key=rank)
     overlay = next((seed for seed in seeds if seed.block_stride <= budget_bytes), None)
     return FittedPlan(
         plan=Plan(slab=best, budget_bytes=budget_bytes),

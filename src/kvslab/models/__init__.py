@@ -43,6 +43,7 @@ __all__ = [
     "CacheOptions",
     "ModelStack",
     "default_max_model_len",
+    "heeded_options",
     "is_layer_file",
     "layers_from_config",
     "load_layers",
@@ -219,6 +220,18 @@ def read_model(model: str) -> object:
         names = ", ".join(PRESETS + OTHER_PRESETS)
         raise InputError("model", model, f"{names}, or the path of a config.json or a layer file")
     return read_json(path)
+
+
+def heeded_options(value: object) -> frozenset[str]:
+    """Names of the fields of `CacheOptions` that the family of a parsed `config.json` takes.
+
+    Raises:
+        InputError: The model type is missing or unknown.
+
+    >>> sorted(heeded_options({"model_type": "kimi_linear"}))
+    ['block_size', 'kv_cache_dtype']
+    """
+    return frozenset(_family(text_fields(Fields(value, "config"))).heeds)
 
 
 def default_max_model_len(value: object) -> int | None:

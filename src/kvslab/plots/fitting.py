@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from kvslab.errors import InputError
 from kvslab.plots.style import BOUND, HATCH, INK, use_style
@@ -258,11 +258,12 @@ def breakdown_figure(frame: pd.DataFrame, *, from_percent: float = 75) -> Axes:
     return ax
 
 
-def pareto_figure(frame: pd.DataFrame) -> Axes:
+def pareto_figure(frame: pd.DataFrame, *, lowest_percent: float = -10) -> Axes:
     """Draw what more groups buy: groups against requests over overlay, one line a rule for block sizes.
 
     Args:
         frame: `kvslab.tables.frontier_table(...)` of one model, backend and length.
+        lowest_percent: Points that serve fewer requests over overlay are not drawn.
 
     Raises:
         InputError: There are several, or none.
@@ -270,32 +271,25 @@ def pareto_figure(frame: pd.DataFrame) -> Axes:
     if frame[["model", "backend", "max_model_len_tokens"]].drop_duplicates().shape[0] != 1:
         raise InputError("frontier", len(frame), "rows of one model, backend and length")
     use_style()
-    _, ax = plt.subplots(figsize=(7.6, 3.2))
+    figure, ax = plt.subplots(figsize=(7.6, 3.6))
     for rule, colour in RULE_COLOURS.items():
-        rows = frame[frame["block_sizes"] == rule]
+        rows = frame[
+            (frame["block_sizes"] == rule) & (frame["change_from_overlay_percent"] >= lowest_percent)
+        ]
         groups = [int(value) for value in rows["num_groups"]]
         values = [float(value) for value in rows["change_from_overlay_percent"]]
         if not groups:
             continue
+        entries = float(rows["table_entries"].iloc[-1])
         ax.plot(
             groups,
             values,
             color=colour,
             marker=RULE_MARKERS[rule],
-            ms=4,
+            ms=5,
             lw=1.4,
-            label=rule,
+            label=f"{rule}: {values[-1]:+.1f} % with {groups[-1]} groups, {entries:,.0f} entries",
             drawstyle="steps-post",
-        )
-        entries = float(rows["table_entries"].iloc[-1])
-        ax.annotate(
-            f"{groups[-1]} groups, {values[-1]:+.1f} %, {entries:,.0f} entries",
-            (groups[-1], values[-1]),
-            xytext=(-4, 5),
-            textcoords="offset points",
-            ha="right",
-            color=colour,
-            fontsize=9,
         )
     ax.axhline(0, color=BOUND, ls="--", lw=1.2)
     ax.annotate(
@@ -306,12 +300,9 @@ def pareto_figure(frame: pd.DataFrame) -> Axes:
         textcoords="offset points",
         color=BOUND,
     )
-    drawn = [float(value) for value in frame["change_from_overlay_percent"]]
-    lowest = max(min(drawn), -10.0)
-    ax.set_ylim(lowest - 1, max(drawn) + 2)
-    ax.set_xscale("log", base=2)
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.margins(y=0.15)
     ax.set_xlabel("cache groups: block tables of one request")
     ax.set_ylabel("requests over overlay (%)")
-    ax.legend(loc="lower right", title="block sizes", bbox_to_anchor=(1, 0.02))
+    figure.legend(loc="outside upper left", title="block sizes, and the last point", alignment="left")
     return ax

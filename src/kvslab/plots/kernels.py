@@ -46,7 +46,7 @@ def recall_figure(frame: pd.DataFrame) -> Axes:
         for name, colour in FORMAT_COLOURS.items():
             rows = frame[(frame["keys"] == kind) & (frame["format"] == name)].sort_values("rotated")
             ax.errorbar(
-                [str(bool(value)) for value in rows["rotated"]],
+                ["rotated" if value else "plain" for value in rows["rotated"]],
                 [float(value) for value in rows["recall"]],
                 yerr=[float(value) for value in rows["recall_95"]],
                 color=colour,
@@ -56,7 +56,7 @@ def recall_figure(frame: pd.DataFrame) -> Axes:
                 capsize=3,
                 label=name,
             )
-        ax.set_xlabel(f"{kind} keys\nrotated")
+        ax.set_xlabel(f"{kind} keys")
         ax.margins(x=0.25)
     axes[0, 0].set_ylim(0, 1.03)
     axes[0, 0].set_ylabel("recall of the true top k")

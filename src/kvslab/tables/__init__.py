@@ -22,6 +22,7 @@ from kvslab.tables.layout import (
     role_of,
     slab_pages_table,
     strides_table,
+    tensors_table,
 )
 from kvslab.tables.models import models_table
 from kvslab.tables.replay import replay_table, trace_requests
@@ -47,6 +48,7 @@ __all__ = [
     "role_of",
     "slab_pages_table",
     "strides_table",
+    "tensors_table",
     "trace_requests",
     "transfer_table",
 ]

@@ -10,6 +10,7 @@ from kvslab.formats import BACKENDS, INDEXER_FORMATS
 from kvslab.generations import GENERATIONS
 from kvslab.layers import CacheLayer, LayerSpec
 from kvslab.models import PRESETS
+from kvslab.plan import Plan
 from kvslab.published import BUDGETS, Setup, after, before
 from kvslab.reproduce import slab_of
 from kvslab.slab import PlacedPage, SlabLayout
@@ -121,6 +122,29 @@ def _page_row(page: PlacedPage) -> dict[str, object]:
         "page_bytes": page.page_bytes,
         "padding_bytes": page.padding_bytes,
     }
+
+
+def tensors_table(plan: Plan) -> pd.DataFrame:
+    """One row per strided tensor of a plan: what a figure of its slab shows, as numbers.
+
+    Columns: cache, num_layers, group, offset_bytes, layer_stride_bytes,
+    block_stride_bytes, payload_bytes.
+    """
+    roles = {page.layer.name: role_of(page.layer) for page in plan.slab.pages}
+    return pd.DataFrame(
+        [
+            {
+                "cache": roles[tensor.layers[0]],
+                "num_layers": len(tensor.layers),
+                "group": tensor.group_id,
+                "offset_bytes": tensor.offset,
+                "layer_stride_bytes": tensor.layer_stride,
+                "block_stride_bytes": tensor.block_stride,
+                "payload_bytes": tensor.payload_bytes,
+            }
+            for tensor in plan.tensors
+        ]
+    )
 
 
 def slab_pages_table(slab: SlabLayout) -> pd.DataFrame:

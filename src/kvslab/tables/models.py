@@ -5,7 +5,7 @@ from fractions import Fraction
 import pandas as pd
 
 from kvslab.capacity import Load, held_blocks, max_concurrency
-from kvslab.fit import fit
+from kvslab.fit import NOTICEABLE, fit
 from kvslab.generations import generation_named
 from kvslab.layers import CacheLayer, RecurrentState
 from kvslab.models import OTHER_PRESETS, PRESETS, default_max_model_len, load_model, preset_config
@@ -57,7 +57,7 @@ def _row(name: str, length_tokens: int, budget_bytes: int, max_in_flight_tokens:
     today = generation_named("bucketed").lay_out(layers)
     overlay, standard = (generation_named(n).lay_out(layers, packed=True) for n in ("overlay", "standard"))
     served, padding = requests(today), _padding(today, load)
-    fitted = fit(layers, load, budget_bytes).requests / served
+    fitted = fit(layers, load, budget_bytes, min_gain=NOTICEABLE).requests / served
     gains = [percent(requests(slab) / served) for slab in (overlay, standard)]
     return {
         "model": name,
