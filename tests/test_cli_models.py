@@ -161,3 +161,16 @@ def test_the_table_and_its_figure() -> None:
     texts = [text.get_text() for text in right.texts]
     assert "+7.8 %, fitted +15.9 %" in texts and texts.count("nothing to gain") == 13
     assert left.get_xlim()[0] == right.get_xlim()[0] == 0
+
+
+def test_fit_serves_as_compare_does(capsys: pytest.CaptureFixture[str]) -> None:
+    served = ["gemma-3-27b", "--budget", "20GiB", "--tensor-parallel", "2", "--kv-cache-dtype", "fp8"]
+    length = ["--max-model-len", "8192", "--json"]
+    assert main(["compare", *served, *length]) == 0
+    rows = {row["slab"]: row for row in json.loads(capsys.readouterr().out)["plans"]}
+    assert main(["fit", *served, *length]) == 0
+    fitted = json.loads(capsys.readouterr().out)
+    assert fitted["block_stride"] == rows["fitted"]["block_stride"]
+    assert fitted["max_concurrency"]["steady"] == rows["fitted"]["max_concurrency"]["steady"]
+    assert main(["fit", "gemma-3-27b", "--budget", "20GiB", "--tensor-parallel", "0", *length]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -22,7 +22,18 @@ from kvslab.cli.common import (
     print_table,
     records,
 )
-from kvslab.cli.serving import Backend, Indexer, Model, Mtp, load, options_of
+from kvslab.cli.serving import (
+    Backend,
+    BlockSize,
+    Draft,
+    Indexer,
+    KvCacheDtype,
+    Model,
+    Mtp,
+    TensorParallel,
+    load,
+    options_of,
+)
 from kvslab.errors import InputError
 from kvslab.fit import (
     BLOCK_SIZES,
@@ -97,6 +108,10 @@ def fit_command(
     backend: Backend = None,
     indexer: Indexer = None,
     mtp: Mtp = None,
+    tensor_parallel: TensorParallel = 1,
+    kv_cache_dtype: KvCacheDtype = "auto",
+    block_size: BlockSize = None,
+    draft: Draft = None,
     max_model_len: MaxModelLen = None,
     max_in_flight_tokens: InFlight = DEFAULT_IN_FLIGHT,
     dcp: Dcp = 1,
@@ -109,8 +124,16 @@ def fit_command(
 ) -> None:
     """Search the splits and block sizes that serve a workload best."""
     workload = _workload(model, max_model_len, mix, max_in_flight_tokens, dcp)
+    options = options_of(
+        backend,
+        indexer,
+        mtp,
+        tensor_parallel=tensor_parallel,
+        kv_cache_dtype=kv_cache_dtype,
+        block_size=block_size,
+    )
     fitted = fit(
-        load(model, options_of(backend, indexer, mtp)).layers,
+        load(model, options, draft).layers,
         workload,
         parse_bytes(budget),
         objective=cast(Objective, objective),
