@@ -3,16 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import distributed
 import pandas as pd
 import pytest
 
 from kvslab.cli import main
 from kvslab.errors import InputError
 from kvslab.sweep import KEY, Point, compute, grid_points, read_grid, run_sweep
-
-pytest.importorskip("joblib")
-pytest.importorskip("pyarrow")
-pytest.importorskip("yaml")
 
 GRID = """
 models: [deepseek-v4-pro, deepseek-v4-flash]
@@ -69,7 +66,6 @@ def test_models_without_backends(tmp_path: Path) -> None:
 
 
 def test_local_and_cluster_give_equal_rows(grid: Path, tmp_path: Path) -> None:
-    distributed = pytest.importorskip("distributed")
     points = read_grid(grid)
     expected = run_sweep(points, tmp_path / "a.parquet", runner="sequential", num_jobs=1)
     local = run_sweep(points, tmp_path / "b.parquet", runner="loky", num_jobs=2)

@@ -1,6 +1,6 @@
 """Tables of the fitted planner: its gain, its bounds, its peers and its price."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 
 import pandas as pd
@@ -20,6 +20,7 @@ from kvslab.fit import (
     zero_waste_bound,
 )
 from kvslab.formats import BACKENDS, INDEXER_FORMATS
+from kvslab.layers import CacheLayer
 from kvslab.models import DEFAULT_INDEXER, PRESETS, load_layers
 from kvslab.tables.change import IN_FLIGHT_TOKENS
 from kvslab.tables.layout import COMPUTED, percent
@@ -114,6 +115,15 @@ def fit_table(
     return pd.DataFrame(rows)
 
 
+def _setups(
+    models: Iterable[str], backends: Iterable[str]
+) -> Iterator[tuple[str, str, tuple[CacheLayer, ...], int]]:
+    """Model, backend, its layers with the default rows, and the published budget."""
+    for model in models:
+        for backend in backends:
+            yield model, backend, load_layers(model, backend=backend), published_budget_bytes(backend)
+
+
 def peers_table(
     lengths: Sequence[int] = PEER_LENGTHS_TOKENS,
     max_in_flight_tokens: int = 1,
@@ -122,44 +132,39 @@ def peers_table(
 ) -> pd.DataFrame:
     """Every way of dividing the bytes on the same inputs: MXFP4 rows, the published budgets."""
     rows: list[dict[str, object]] = []
-    for model in models:
-        for backend in backends:
-            layers = load_layers(model, backend=backend)
-            budget = published_budget_bytes(backend)
-            for tokens in lengths:
-                load = Load.of(tokens, max_in_flight_tokens=max_in_flight_tokens)
-                found = peers(layers, load, budget)
-                overlay = next(peer.requests for peer in found if peer.name == "overlay")
-                bound = zero_waste_bound(layers, load, budget)
-                for peer in found:
-                    change = (
-                        None
-                        if not overlay or peer.requests is None
-                        else percent(Fraction(peer.requests, overlay))
-                    )
-                    rows.append(
-                        {
-                            "model": model,
-                            "backend": backend,
-                            "indexer": DEFAULT_INDEXER,
-                            "peer": peer.name,
-                            "budget_bytes": budget,
-                            "max_model_len_tokens": tokens,
-                            "max_in_flight_tokens": max_in_flight_tokens,
-                            "requests_steady": None if peer.requests is None else rounded(peer.requests),
-                            "change_from_overlay_percent": change,
-                            "zero_waste_requests": rounded(bound),
-                            "num_tables": None if peer.cost is None else peer.cost.num_tables,
-                            "table_entries": None
-                            if peer.cost is None
-                            else rounded(peer.cost.table_entries, 1),
-                            "blocks_per_1000_tokens": None
-                            if peer.cost is None
-                            else rounded(peer.cost.blocks_per_1000_tokens, 1),
-                            "note": peer.note,
-                            "source": COMPUTED,
-                        }
-                    )
+    for model, backend, layers, budget in _setups(models, backends):
+        for tokens in lengths:
+            load = Load.of(tokens, max_in_flight_tokens=max_in_flight_tokens)
+            found = peers(layers, load, budget)
+            overlay = next(peer.requests for peer in found if peer.name == "overlay")
+            bound = zero_waste_bound(layers, load, budget)
+            for peer in found:
+                change = (
+                    None
+                    if not overlay or peer.requests is None
+                    else percent(Fraction(peer.requests, overlay))
+                )
+                rows.append(
+                    {
+                        "model": model,
+                        "backend": backend,
+                        "indexer": DEFAULT_INDEXER,
+                        "peer": peer.name,
+                        "budget_bytes": budget,
+                        "max_model_len_tokens": tokens,
+                        "max_in_flight_tokens": max_in_flight_tokens,
+                        "requests_steady": None if peer.requests is None else rounded(peer.requests),
+                        "change_from_overlay_percent": change,
+                        "zero_waste_requests": rounded(bound),
+                        "num_tables": None if peer.cost is None else peer.cost.num_tables,
+                        "table_entries": None if peer.cost is None else rounded(peer.cost.table_entries, 1),
+                        "blocks_per_1000_tokens": None
+                        if peer.cost is None
+                        else rounded(peer.cost.blocks_per_1000_tokens, 1),
+                        "note": peer.note,
+                        "source": COMPUTED,
+                    }
+                )
     return pd.DataFrame(rows)
 
 
@@ -171,28 +176,25 @@ def breakdown_table(
 ) -> pd.DataFrame:
     """Where the bytes of the published budgets go, plan by plan; the parts add up to the budget."""
     rows = []
-    for model in models:
-        for backend in backends:
-            layers = load_layers(model, backend=backend)
-            budget = published_budget_bytes(backend)
-            for tokens in lengths:
-                load = Load.of(tokens, max_in_flight_tokens=max_in_flight_tokens)
-                for name, plan in rival_plans(layers, load, budget).items():
-                    parts = breakdown(plan, load)
-                    rows.append(
-                        {
-                            "model": model,
-                            "backend": backend,
-                            "indexer": DEFAULT_INDEXER,
-                            "slab": name,
-                            "budget_bytes": budget,
-                            "max_model_len_tokens": tokens,
-                            "max_in_flight_tokens": max_in_flight_tokens,
-                            "requests_steady": rounded(steady_requests(plan, load)),
-                        }
-                        | {column: round(getattr(parts, column)) for column in PARTS}
-                        | {"source": COMPUTED}
-                    )
+    for model, backend, layers, budget in _setups(models, backends):
+        for tokens in lengths:
+            load = Load.of(tokens, max_in_flight_tokens=max_in_flight_tokens)
+            for name, plan in rival_plans(layers, load, budget).items():
+                parts = breakdown(plan, load)
+                rows.append(
+                    {
+                        "model": model,
+                        "backend": backend,
+                        "indexer": DEFAULT_INDEXER,
+                        "slab": name,
+                        "budget_bytes": budget,
+                        "max_model_len_tokens": tokens,
+                        "max_in_flight_tokens": max_in_flight_tokens,
+                        "requests_steady": rounded(steady_requests(plan, load)),
+                    }
+                    | {column: round(getattr(parts, column)) for column in PARTS}
+                    | {"source": COMPUTED}
+                )
     return pd.DataFrame(rows)
 
 
@@ -205,34 +207,31 @@ def frontier_table(
 ) -> pd.DataFrame:
     """What more groups buy, and what they cost the scheduler, at the published budgets."""
     rows = []
-    for model in models:
-        for backend in backends:
-            layers = load_layers(model, backend=backend)
-            budget = published_budget_bytes(backend)
-            for tokens in lengths:
-                load = Load.of(tokens, max_in_flight_tokens=max_in_flight_tokens)
-                overlay = steady_requests(rival_plans(layers, load, budget)["overlay"], load)
-                for rule in block_sizes:
-                    for point in frontier(layers, load, budget, block_sizes=rule):
-                        cost = cost_of(point.plan.slab.groups, load)
-                        rows.append(
-                            {
-                                "model": model,
-                                "backend": backend,
-                                "indexer": DEFAULT_INDEXER,
-                                "budget_bytes": budget,
-                                "max_model_len_tokens": tokens,
-                                "max_in_flight_tokens": max_in_flight_tokens,
-                                "block_sizes": rule,
-                                "num_groups": point.num_groups,
-                                "block_stride_bytes": point.plan.slab.block_stride,
-                                "requests_steady": rounded(point.requests),
-                                "change_from_overlay_percent": percent(Fraction(point.requests, overlay)),
-                                "table_entries": rounded(cost.table_entries, 1),
-                                "blocks_per_1000_tokens": rounded(cost.blocks_per_1000_tokens, 1),
-                                "source": COMPUTED,
-                            }
-                        )
+    for model, backend, layers, budget in _setups(models, backends):
+        for tokens in lengths:
+            load = Load.of(tokens, max_in_flight_tokens=max_in_flight_tokens)
+            overlay = steady_requests(rival_plans(layers, load, budget)["overlay"], load)
+            for rule in block_sizes:
+                for point in frontier(layers, load, budget, block_sizes=rule):
+                    cost = cost_of(point.plan.slab.groups, load)
+                    rows.append(
+                        {
+                            "model": model,
+                            "backend": backend,
+                            "indexer": DEFAULT_INDEXER,
+                            "budget_bytes": budget,
+                            "max_model_len_tokens": tokens,
+                            "max_in_flight_tokens": max_in_flight_tokens,
+                            "block_sizes": rule,
+                            "num_groups": point.num_groups,
+                            "block_stride_bytes": point.plan.slab.block_stride,
+                            "requests_steady": rounded(point.requests),
+                            "change_from_overlay_percent": percent(Fraction(point.requests, overlay)),
+                            "table_entries": rounded(cost.table_entries, 1),
+                            "blocks_per_1000_tokens": rounded(cost.blocks_per_1000_tokens, 1),
+                            "source": COMPUTED,
+                        }
+                    )
     return pd.DataFrame(rows)
 
 
@@ -244,27 +243,24 @@ def transfer_table(
 ) -> pd.DataFrame:
     """What a plan that was fitted to one request length serves at another: the price of a wrong guess."""
     rows = []
-    for model in models:
-        for backend in backends:
-            layers = load_layers(model, backend=backend)
-            budget = published_budget_bytes(backend)
-            loads = {n: Load.of(n, max_in_flight_tokens=max_in_flight_tokens) for n in lengths}
-            plans = {n: rival_plans(layers, load, budget) for n, load in loads.items()}
-            for fitted_to in lengths:
-                for tokens, load in loads.items():
-                    served = steady_requests(plans[fitted_to]["fitted"], load)
-                    overlay = steady_requests(plans[fitted_to]["overlay"], load)
-                    rows.append(
-                        {
-                            "model": model,
-                            "backend": backend,
-                            "indexer": DEFAULT_INDEXER,
-                            "fitted_to_tokens": fitted_to,
-                            "max_model_len_tokens": tokens,
-                            "max_in_flight_tokens": max_in_flight_tokens,
-                            "requests_steady": rounded(served),
-                            "change_from_overlay_percent": percent(Fraction(served, overlay)),
-                            "source": COMPUTED,
-                        }
-                    )
+    for model, backend, layers, budget in _setups(models, backends):
+        loads = {n: Load.of(n, max_in_flight_tokens=max_in_flight_tokens) for n in lengths}
+        plans = {n: rival_plans(layers, load, budget) for n, load in loads.items()}
+        for fitted_to in lengths:
+            for tokens, load in loads.items():
+                served = steady_requests(plans[fitted_to]["fitted"], load)
+                overlay = steady_requests(plans[fitted_to]["overlay"], load)
+                rows.append(
+                    {
+                        "model": model,
+                        "backend": backend,
+                        "indexer": DEFAULT_INDEXER,
+                        "fitted_to_tokens": fitted_to,
+                        "max_model_len_tokens": tokens,
+                        "max_in_flight_tokens": max_in_flight_tokens,
+                        "requests_steady": rounded(served),
+                        "change_from_overlay_percent": percent(Fraction(served, overlay)),
+                        "source": COMPUTED,
+                    }
+                )
     return pd.DataFrame(rows)
