@@ -34,7 +34,7 @@ import torch
 
 from kvslab import mxfp4
 from kvslab.mxfp4 import Rule, fp8
-from kvslab.mxfp4.records import machine, write_csv
+from kvslab.results.records import machine, write_csv
 
 HEADS = 64
 NEEDLES = 16

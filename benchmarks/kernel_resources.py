@@ -13,8 +13,8 @@ import datetime
 from pathlib import Path
 
 from kvslab.mxfp4 import resources
-from kvslab.mxfp4.records import write_csv
 from kvslab.mxfp4.triton_backend import LAUNCH
+from kvslab.results.records import write_csv
 
 
 def main() -> None:

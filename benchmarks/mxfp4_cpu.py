@@ -26,7 +26,7 @@ import torch
 
 from kvslab import mxfp4
 from kvslab.mxfp4 import Rule, fp8, reference
-from kvslab.mxfp4.records import machine, quantiles, write_csv
+from kvslab.results.records import machine, quantiles, write_csv
 
 PACKAGES = ("torch", "numba", "numpy", "torchao", "ml_dtypes", "gguf")
 ABSENT = {

@@ -30,7 +30,7 @@ from kvslab import mxfp4
 from kvslab.errors import InputError
 from kvslab.mxfp4 import fp8, reference
 from kvslab.mxfp4.checks import paged_view
-from kvslab.mxfp4.records import machine, quantiles, write_csv
+from kvslab.results.records import machine, quantiles, write_csv
 
 STRIDE, PAGE_BYTES, ROWS, HEADS = 1_228_800, 4_608, 64, 64
 LAUNCHES = list(itertools.product((32, 64, 128), (1, 2, 4, 8), (4, 8), (2, 3)))

@@ -17,11 +17,10 @@ import torch
 
 from kvslab.generations import generation_named
 from kvslab.layers import CacheLayer
+from kvslab.memory import BlockPool, page_addresses
+from kvslab.memory.views import SlabMemory, allocate
 from kvslab.models import load_layers
 from kvslab.plan import Plan
-from kvslab.pool import BlockPool
-from kvslab.spans import page_addresses
-from kvslab.views import SlabMemory, allocate
 
 BUDGET_BYTES = 28_410_134_921
 NUM_BLOCKS = 1_000_000

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kvslab.case_file import Case, parse_cases
+from kvslab.published import Case, parse_cases
 
 DATA = Path(__file__).parent / "data"
 

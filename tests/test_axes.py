@@ -11,12 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvslab.axes import AXES, LAYOUTS, CacheShape, layout_named, stride_axes
 from kvslab.errors import InputError, LayoutError, RefusedError
 from kvslab.generations import generation_named
 from kvslab.groups import own_pages
 from kvslab.layers import CacheLayer
-from kvslab.layout_choice import LayoutPreference, check_expressible, choose_layout, lay_out_axes
+from kvslab.layouts import (
+    AXES,
+    LAYOUTS,
+    CacheShape,
+    LayoutPreference,
+    check_expressible,
+    choose_layout,
+    lay_out_axes,
+    layout_named,
+    stride_axes,
+)
 from kvslab.models import load_layers
 from kvslab.plan import Plan
 from kvslab.slab import pack_dense

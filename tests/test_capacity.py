@@ -16,17 +16,17 @@ from kvslab.capacity import (
     held_blocks,
     max_concurrency,
     peak_blocks,
+    summarize,
     transient_blocks,
 )
 from kvslab.errors import InputError
 from kvslab.generations import generation_named
 from kvslab.groups import CacheGroup, own_pages
 from kvslab.layers import CacheLayer, layers_from_json
-from kvslab.lockstep import keep_apart
+from kvslab.layouts import keep_apart
 from kvslab.models import load_layers
 from kvslab.plan import Plan
 from kvslab.slab import pack_dense
-from kvslab.summary import summarize
 from stacks import latent_stacks
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from kvslab.capacity import Load
+from kvslab.capacity import Load, summarize
 from kvslab.generations import generation_named
 from kvslab.plan import Plan
-from kvslab.summary import summarize
 from vectors import load_vectors, vector_layers
 
 SLABS = {"0.22.1": "padded", "0.26.0": "bucketed", "0.27.0": "overlay", "0.32.0": "standard"}

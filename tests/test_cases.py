@@ -11,10 +11,19 @@ from typing import Any
 
 import pytest
 
-from kvslab.case_file import Case, Inputs, StatedNumber, load_cases, parse_cases
-from kvslab.cases import check_cases, derive_number, public_cases_table, shared_budgets
 from kvslab.errors import InputError
 from kvslab.layers import CacheLayer
+from kvslab.published import (
+    Case,
+    Inputs,
+    StatedNumber,
+    check_cases,
+    derive_number,
+    load_cases,
+    parse_cases,
+    shared_budgets,
+)
+from kvslab.tables import public_cases_table
 
 CASES = load_cases()
 BY_ID = {case.id: case for case in CASES}

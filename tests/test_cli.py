@@ -105,8 +105,7 @@ def test_reproduce_fails_on_a_mismatch(
     from dataclasses import replace
 
     from kvslab.cli import records
-    from kvslab.published import STATED
-    from kvslab.reproduce import reproduce
+    from kvslab.published import STATED, reproduce
 
     wrong = reproduce([replace(STATED[0], value="133")])
     monkeypatch.setattr(records, "reproduce", lambda: wrong)

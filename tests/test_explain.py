@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvslab.cli import main
-from kvslab.enginelog import parse_log
 from kvslab.errors import InputError, PlanError
-from kvslab.explain import explain
 from kvslab.layers import layers_from_json
+from kvslab.logs import explain, parse_log
 from kvslab.models import load_layers
 
 PREFIX = "(EngineCore pid=77) INFO 07-18 10:00:09 [kv_cache_utils.py:1087] "

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvslab.capacity import Load, max_concurrency
+from kvslab.capacity import Load, max_concurrency, plan_stages
 from kvslab.cli import main
 from kvslab.errors import BudgetError, InputError, LayoutError, RefusedError
 from kvslab.fit import (
@@ -51,9 +51,8 @@ from kvslab.layers import (
 )
 from kvslab.models import load_layers
 from kvslab.plan import Plan
-from kvslab.reproduce import budget_interval
+from kvslab.published import budget_interval
 from kvslab.slab import pack_dense
-from kvslab.workers import plan_stages
 from stacks import stacks
 
 BUDGET = 28_410_134_921  # 26.459 GiB

@@ -15,7 +15,9 @@ from kvslab.errors import InputError
 from kvslab.formats import latent_row, state_row
 from kvslab.generations import generation_named, standard
 from kvslab.groups import own_pages
-from kvslab.hazards import (
+from kvslab.layers import CacheLayer, LayerSpec
+from kvslab.layouts import keep_apart
+from kvslab.memory.hazards import (
     ELEMENT_OF_PART,
     MAKES_NAN,
     count_nan,
@@ -24,8 +26,6 @@ from kvslab.hazards import (
     layers_to_zero,
     nan_experiment,
 )
-from kvslab.layers import CacheLayer, LayerSpec
-from kvslab.lockstep import keep_apart
 from kvslab.models import load_layers
 from memory_strategies import STATE, WINDOW
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvslab.errors import InputError, PlanError
+from kvslab.files import read_json
 from kvslab.generations import GENERATIONS
-from kvslab.inputs import read_json
 from kvslab.intmath import parse_bytes
 from kvslab.layers import KINDS, layers_from_json
 from kvslab.models import layers_from_config, preset_config

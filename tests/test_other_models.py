@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from kvslab.case_file import Case, StatedNumber
-from kvslab.cases import derive_number, shared_budgets
+from kvslab.capacity import plan_stages
 from kvslab.errors import InputError
 from kvslab.generations import GENERATIONS, generation_named
 from kvslab.layers import CacheLayer
@@ -28,7 +27,7 @@ from kvslab.models import (
 )
 from kvslab.models.options import stage_sizes
 from kvslab.plan import Plan
-from kvslab.workers import plan_stages
+from kvslab.published import Case, StatedNumber, derive_number, shared_budgets
 from model_cases import fixture, model_cases
 from vectors import load_vectors, vector_layers
 

@@ -10,8 +10,7 @@ from matplotlib.collections import PolyCollection
 
 from kvslab import plots
 from kvslab.errors import InputError
-from kvslab.published import after, before
-from kvslab.reproduce import budget_interval, slab_of
+from kvslab.published import after, before, budget_interval, slab_of
 from kvslab.tables import ROLES, ablation_table, gb200_table, groups_table
 
 

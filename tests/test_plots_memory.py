@@ -8,14 +8,14 @@ mpl.use("agg")
 import matplotlib.pyplot as plt
 from matplotlib.patches import Rectangle
 
-from kvslab.axes import LAYOUTS, CacheShape, stride_axes
 from kvslab.errors import InputError
 from kvslab.generations import generation_named
 from kvslab.layers import CacheLayer
+from kvslab.layouts import LAYOUTS, CacheShape, stride_axes
+from kvslab.memory import BlockPool
 from kvslab.models import load_layers
 from kvslab.plan import Plan
 from kvslab.plots.memory import layouts_figure, pool_figure
-from kvslab.pool import BlockPool
 from memory_strategies import FULL
 
 SHAPE = CacheShape(num_layers=2, num_blocks=3, num_heads=2, rows_per_page=2, content_bytes=8)

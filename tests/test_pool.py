@@ -16,13 +16,12 @@ from kvslab.errors import InputError, LayoutError, OwnershipError, PlanError, Po
 from kvslab.generations import generation_named, standard
 from kvslab.groups import own_pages
 from kvslab.layers import CacheLayer
-from kvslab.lockstep import blocks_per_owner, keep_apart
+from kvslab.layouts import blocks_per_owner, keep_apart
+from kvslab.memory import NULL_BLOCK, BlockPool, merge_ranges
+from kvslab.memory.views import allocate
 from kvslab.models import load_layers
 from kvslab.plan import Plan
-from kvslab.pool import NULL_BLOCK, BlockPool
 from kvslab.slab import SlabLayout, pack_dense
-from kvslab.spans import merge_ranges
-from kvslab.views import allocate
 from memory_strategies import FULL, KEYS, LATENT, STATE, WINDOW, WINDOW_16, cache_groups, plans
 
 

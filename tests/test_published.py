@@ -6,8 +6,8 @@ from fractions import Fraction
 import pytest
 
 from kvslab.errors import InputError
-from kvslab.published import PUBLISHED, STATED
-from kvslab.reproduce import budget_interval, counts_interval, printed_interval, printed_like, reproduce
+from kvslab.printed import counts_interval, printed_interval, printed_like
+from kvslab.published import PUBLISHED, STATED, budget_interval, reproduce
 
 
 def test_every_number_comes_out() -> None:

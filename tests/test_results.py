@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvslab import outputs
+from kvslab import files
 from kvslab.errors import InputError
 from kvslab.results import KEPT_TABLES, RESULT_TABLES, rendered_results, stale_results, write_results
 
@@ -70,9 +70,9 @@ def test_writing_is_whole_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def fail(source: str, destination: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(outputs.os, "replace", fail)
+    monkeypatch.setattr(files.os, "replace", fail)
     with pytest.raises(InputError, match=r"gb200_blocks\.csv: got 'No space left on device'"):
-        outputs.write_atomically(target, "half")
+        files.write_atomically(target, "half")
     assert target.read_text(encoding="utf-8") == before
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 

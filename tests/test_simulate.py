@@ -13,8 +13,7 @@ from kvslab.generations import generation_named
 from kvslab.groups import CacheGroup, own_pages
 from kvslab.layers import LocalChunk, SlidingWindow, layers_from_json
 from kvslab.models import OTHER_PRESETS, PRESETS, load_layers, load_model
-from kvslab.published import after
-from kvslab.reproduce import budget_interval, slab_of
+from kvslab.published import after, budget_interval, slab_of
 from kvslab.simulate import Request, Simulation, poisson_requests
 
 BUDGET = 28_410_134_921

@@ -16,14 +16,12 @@ from hypothesis import strategies as st
 from kvslab.capacity import Load
 from kvslab.cli import main
 from kvslab.errors import InputError
+from kvslab.files import parse_json
 from kvslab.fit import rival_plans, steady_requests
-from kvslab.inputs import parse_json
 from kvslab.models import load_layers
-from kvslab.published import after
-from kvslab.reproduce import slab_of
-from kvslab.simulate import Request, Simulation
+from kvslab.published import after, slab_of
+from kvslab.simulate import Replay, Request, Simulation, load_of_requests, read_trace, replay_all, sha256_of
 from kvslab.tables.replay import replay_table, trace_requests
-from kvslab.trace import Replay, load_of_requests, read_trace, replay_all, sha256_of
 
 GROUPS = slab_of(after("flashinfer")).groups
 

@@ -20,10 +20,10 @@ from kvslab.formats import indexer_row, latent_row, state_row
 from kvslab.generations import GENERATIONS, generation_named, standard
 from kvslab.groups import own_pages
 from kvslab.layers import CacheLayer
+from kvslab.memory import Span
+from kvslab.memory.views import SlabMemory, allocate, map_file, storage_bytes
 from kvslab.models import load_layers
 from kvslab.plan import Plan
-from kvslab.spans import Span
-from kvslab.views import SlabMemory, allocate, map_file, storage_bytes
 from memory_strategies import FULL, KEYS, LATENT, STATE, WINDOW_16, plans
 
 BUDGET_BYTES = 28_410_134_921  # 26.46 GiB: the published budget of DeepSeek-V4-Pro

@@ -2,13 +2,12 @@
 
 import pytest
 
-from kvslab.capacity import Load
+from kvslab.capacity import Load, plan_stages
 from kvslab.errors import BudgetError, InputError
 from kvslab.generations import GENERATIONS, generation_named
 from kvslab.layers import CacheLayer
 from kvslab.models import load_layers
 from kvslab.plan import Plan
-from kvslab.workers import plan_stages
 
 PRO = load_layers("deepseek-v4-pro")
 BUDGET = 28_410_134_921

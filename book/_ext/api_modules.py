@@ -1,10 +1,12 @@
 """The directive ``api-modules``: one section for every module of a package, so that none is forgotten.
 
+A name is described once, in the module that has its source; a package that passes it on links there.
 It also keeps napoleon from reading the first words of "Bytes of one row: the sum of its parts." as a type.
 """
 
 from __future__ import annotations
 
+import ast
 from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
@@ -34,6 +36,21 @@ def module_names(package: str) -> list[str]:
     return sorted(names)
 
 
+def passed_on(name: str) -> dict[str, str]:
+    """Return what a package passes on from its modules: name -> where it is described."""
+    spec = find_spec(name)
+    if spec is None or spec.origin is None or not spec.submodule_search_locations:
+        return {}
+    links = {}
+    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module != name:
+            inner = passed_on(node.module)
+            links |= {
+                a.name: inner.get(a.name, f"{node.module}.{a.name}") for a in node.names if a.asname is None
+            }
+    return {found: target for found, target in links.items() if target.startswith(name)}
+
+
 class ApiModules(SphinxDirective):
     """``{api-modules} package`` writes a heading and an ``automodule`` for each module.
 
@@ -50,8 +67,13 @@ class ApiModules(SphinxDirective):
         for name in module_names(self.arguments[0]):
             section = nodes.section(ids=[nodes.make_id(f"module-page-{name}")], names=[name])
             section += nodes.title(name, name)
-            brief = "   :no-members:\n" if name in self.options.get("brief", ()) else ""
-            source = f"```{{eval-rst}}\n.. automodule:: {name}\n{brief}```\n"
+            brief = "   :no-members:" if name in self.options.get("brief", ()) else ""
+            lines = ["```{eval-rst}", f".. automodule:: {name}", "   :ignore-module-all:", brief, ""]
+            links = passed_on(name)
+            if links:
+                refs = [f":py:obj:`{found} <{target}>`" for found, target in sorted(links.items())]
+                lines += ["Passes on " + ", ".join(refs) + ".", ""]
+            source = "\n".join([*lines, "```", ""])
             self.state.nested_parse(StringList(source.splitlines(), self.get_source_info()[0]), 0, section)
             sections.append(section)
         return sections

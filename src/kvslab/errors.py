@@ -7,7 +7,15 @@ with code 2; nothing else in the package catches these.
 
 
 class PlanError(ValueError):
-    """The base of every error that `kvslab` raises on purpose."""
+    """The base of every error that `kvslab` raises on purpose; its message is one line.
+
+    >>> import kvslab
+    >>> try:
+    ...     kvslab.load_layers("no-such-model")
+    ... except kvslab.PlanError as error:
+    ...     print(str(error)[:32])
+    model: got 'no-such-model', need
+    """
 
 
 class _Missing:
@@ -47,15 +55,36 @@ class InputError(PlanError):
 
 
 class RefusedError(PlanError):
-    """A generation of the engine refuses this stack of layers."""
+    """A generation of the engine refuses this stack of layers.
+
+    The message names the layers, with the sizes (bytes) that do not go together.
+
+    >>> raise RefusedError("page of 'a': got 24,576 bytes, need a divisor of 32,768")
+    Traceback (most recent call last):
+    kvslab.errors.RefusedError: page of 'a': got 24,576 bytes, need a divisor of 32,768
+    """
 
 
 class LayoutError(PlanError):
-    """A slab would be unsound: pages overlap, or one ends past the block stride."""
+    """A slab would be unsound: pages overlap, or one ends past the block stride.
+
+    Offsets in the message are bytes from the start of the block.
+
+    >>> from kvslab.groups import CacheGroup
+    >>> CacheGroup(layers=(), page_bytes=())
+    Traceback (most recent call last):
+    kvslab.errors.LayoutError: a group needs one page a layer: got 0 layers, 0 pages
+    """
 
 
 class BudgetError(PlanError):
-    """The byte budget does not hold one block."""
+    """The byte budget does not hold one block.
+
+    >>> from kvslab import Plan, generation_named, load_layers
+    >>> Plan(slab=generation_named("overlay").lay_out(load_layers("deepseek-v4-pro")), budget_bytes=1024)
+    Traceback (most recent call last):
+    kvslab.errors.BudgetError: budget: got 1,024 bytes, need one block: 1,228,800
+    """
 
 
 class OwnershipError(PlanError):

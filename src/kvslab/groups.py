@@ -33,6 +33,11 @@ class CacheGroup:
 
     Raises:
         LayoutError: Block sizes or retentions differ, or a page is too small.
+
+    >>> from kvslab import generation_named, load_layers
+    >>> state = generation_named("overlay").lay_out(load_layers("deepseek-v4-pro")).groups[4]
+    >>> len(state.layers), state.block_size, sorted(set(state.page_bytes)), state.group_bytes
+    (60, 4, [8192, 32768], 1228800)
     """
 
     layers: tuple[CacheLayer, ...]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvslab.errors import MISSING, InputError
-from kvslab.inputs import Fields
+from kvslab.files import Fields
 from kvslab.intmath import MAX_INT, checked_int, round_up
 
 MAX_LAYERS = 20_000
@@ -132,8 +132,18 @@ class LayerSpec:
 class CacheLayer:
     """One stored tensor of a model: a name, unique in its stack, and what it stores.
 
+    In memory it is `[num_blocks, rows_per_page, row_bytes]` of bytes, strided.
+
+    Args:
+        name: The engine's name of the tensor.
+        spec: Its kind, block size and row.
+
     Raises:
         InputError: The name is no string or empty.
+
+    >>> rows = LayerSpec(kind="full_attention", block_size=16, row_bytes=4096)
+    >>> CacheLayer(name="layers.0.attn", spec=rows).spec.page_bytes
+    65536
     """
 
     name: str

@@ -28,12 +28,11 @@ import pandas as pd
 
 from kvslab.capacity import Load
 from kvslab.errors import InputError, PlanError
+from kvslab.files import MAX_FILE_BYTES, Fields, write_atomically
 from kvslab.fit import BLOCK_SIZES, BlockSizes, fit
 from kvslab.formats import BACKENDS, INDEXER_FORMATS
-from kvslab.inputs import MAX_FILE_BYTES, Fields
 from kvslab.intmath import checked_int, parse_bytes
 from kvslab.models import DEFAULT_INDEXER, heeded_options, is_layer_file, load_layers, read_model
-from kvslab.outputs import write_atomically
 from kvslab.tables.fitting import fit_columns
 
 RUNNERS = ("loky", "threading", "sequential", "dask", "ray")

@@ -5,10 +5,10 @@ import torch
 
 from kvslab import mxfp4
 from kvslab.generations import generation_named
+from kvslab.memory.views import allocate
 from kvslab.models import load_layers
 from kvslab.mxfp4.contract import ROW_BYTES
 from kvslab.plan import Plan
-from kvslab.views import allocate
 
 KEYS = "model.layers.2.attn.indexer.k_cache"
 

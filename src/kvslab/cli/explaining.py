@@ -18,9 +18,8 @@ from kvslab.cli.serving import (
     options_of,
     stacks_of,
 )
-from kvslab.enginelog import FACTS, EngineLog, parse_log
 from kvslab.errors import InputError
-from kvslab.explain import Explanation, Fit, explain
+from kvslab.logs import FACTS, EngineLog, Explanation, Fit, explain, parse_log
 
 
 def register(app: typer.Typer) -> None:

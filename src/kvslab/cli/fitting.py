@@ -35,6 +35,7 @@ from kvslab.cli.serving import (
     options_of,
 )
 from kvslab.errors import InputError
+from kvslab.files import read_json, write_atomically
 from kvslab.fit import (
     BLOCK_SIZES,
     BlockSizes,
@@ -47,7 +48,6 @@ from kvslab.fit import (
     plan_to_json,
     rival_plans,
 )
-from kvslab.inputs import read_json
 from kvslab.intmath import checked_int, parse_bytes
 from kvslab.models import (
     DEFAULT_BACKEND,
@@ -57,7 +57,6 @@ from kvslab.models import (
     is_layer_file,
     read_model,
 )
-from kvslab.outputs import write_atomically
 from kvslab.simulate import poisson_requests
 from kvslab.tables.replay import replay_table, trace_requests
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kvslab.capacity import FORMULAS, Load
+from kvslab.capacity import FORMULAS, Load, Summary, plan_stages, summarize
 from kvslab.cli.common import (
     DEFAULT_IN_FLIGHT,
     AsJson,
@@ -40,18 +40,16 @@ from kvslab.cli.serving import (
 )
 from kvslab.cli.staging import print_stages, stages_json
 from kvslab.errors import BudgetError, PlanError
+from kvslab.files import write_atomically
 from kvslab.fit import NOTICEABLE, fit
 from kvslab.fit.generation import generation_for
 from kvslab.generations import GENERATIONS, generation_named
 from kvslab.intmath import parse_bytes
 from kvslab.layers import CacheLayer, layers_to_json
 from kvslab.models import default_max_model_len, read_model
-from kvslab.outputs import write_atomically
 from kvslab.plan import Plan
 from kvslab.slab import SlabLayout
-from kvslab.summary import Summary, summarize
 from kvslab.tables import compare_table, groups_table, layers_table
-from kvslab.workers import plan_stages
 
 
 def _load_of(model: str, max_model_len: int | None, in_flight: int, dcp: int) -> Load | None:

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from kvslab.cli.common import AsJson, print_json, print_table
-from kvslab.published import after, before
-from kvslab.reproduce import reproduce, slab_of
+from kvslab.published import after, before, reproduce, slab_of
 from kvslab.results import stale_results, write_results
 
 Directory = Annotated[Path, typer.Option("--dir", help="Directory of the tables.")]

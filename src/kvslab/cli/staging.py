@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from kvslab.capacity import FORMULAS, Load
+from kvslab.capacity import FORMULAS, Load, StagedPlan
 from kvslab.cli.common import print_table
-from kvslab.workers import StagedPlan
 
 
 def _stages(staged: StagedPlan) -> list[dict[str, Any]]:

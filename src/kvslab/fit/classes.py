@@ -24,7 +24,9 @@ from kvslab.intmath import cdiv, round_up
 from kvslab.layers import CacheLayer, FullHistory, LayerSpec, LocalChunk, RecurrentState, SlidingWindow
 
 BlockSizes = Literal["kernel-legal", "free", "keep"]
+"""One of `BLOCK_SIZES`."""
 BLOCK_SIZES: tuple[BlockSizes, ...] = ("kernel-legal", "free", "keep")
+"""Which block sizes a search may use: the declared ones, those a kernel reads, or any."""
 
 INDEXER_PAGE_ROWS = (32, 64)
 """Rows of a latent page that the kernels read."""

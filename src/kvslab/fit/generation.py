@@ -53,3 +53,4 @@ def generation_for(
 
 
 FITTED = register(generation_for(Load.of(DEFAULT_TOKENS, max_in_flight_tokens=1)))
+"""The registered generation `fitted`, for requests of `DEFAULT_TOKENS` tokens."""

@@ -6,7 +6,7 @@ it is left out.
 
 from kvslab.capacity import Load
 from kvslab.errors import InputError
-from kvslab.inputs import Fields
+from kvslab.files import Fields
 from kvslab.layers import MAX_LAYERS
 
 MOST_LENGTHS = 5 * MAX_LAYERS

@@ -8,8 +8,8 @@ block_stride` of the pool is the first byte of a layer's page.
 from typing import Any
 
 from kvslab.errors import InputError, LayoutError
+from kvslab.files import Fields
 from kvslab.groups import CacheGroup
-from kvslab.inputs import Fields
 from kvslab.layers import layers_from_json, layers_to_json
 from kvslab.plan import Plan
 from kvslab.slab import SlabLayout

@@ -30,9 +30,11 @@ from kvslab.plan import Plan
 from kvslab.slab import SlabLayout
 
 Objective = Literal["requests", "tokens"]
+"""One of `OBJECTIVES`."""
 NOTICEABLE = Fraction(1, 1000)
 """A gain below a tenth of a per cent is not worth more block tables: `min_gain` of the comparisons."""
 OBJECTIVES: tuple[Objective, ...] = ("requests", "tokens")
+"""What a search can maximise, see `fit`."""
 MOST_TOKEN_LENGTHS = 1000
 """Shares of tokens need a common multiple of all lengths, which grows with their number."""
 
@@ -71,6 +73,12 @@ class FittedPlan:
         choices: Split and block size of each class.
         overlay: The merged change on the same budget; None where it refuses the stack
             or the budget holds no block of it.
+
+    >>> from kvslab import Load, load_layers
+    >>> load = Load.of(1_048_576, max_in_flight_tokens=1)
+    >>> found = fit(load_layers("deepseek-v4-pro"), load, 28_410_134_921)
+    >>> found.plan.num_blocks, found.overlay.num_blocks
+    (24639, 23120)
     """
 
     plan: Plan

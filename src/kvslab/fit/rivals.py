@@ -35,6 +35,7 @@ WINDOW_TOKENS_RATIO = Fraction(1, 10)
 """Tokens of the window pool for each token of the full-history pool (SGLang's setting for DeepSeek-V4)."""
 
 PEERS = (*GENERATIONS, "fixed_pools", "lcm_pages", "layer_pools", "fitted")
+"""The ways to divide memory that are compared, see `peers`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,11 @@ from kvslab.generations.standard import STANDARD
 __all__ = ["GENERATIONS", "Formula", "Generation", "Price", "generation_named", "register"]
 
 GENERATIONS: Mapping[str, Generation] = {g.name: g for g in (PADDED, BUCKETED, OVERLAY, STANDARD)}
-"""The generations that an engine released."""
+"""The generations that an engine released, by name, oldest first.
+
+>>> list(GENERATIONS)
+['padded', 'bucketed', 'overlay', 'standard']
+"""
 
 _BY_NAME: dict[str, Generation] = dict(GENERATIONS)
 
@@ -37,6 +41,9 @@ def register(generation: Generation) -> Generation:
 
 def generation_named(name: str) -> Generation:
     """Look up a generation.
+
+    Args:
+        name: One of `GENERATIONS`, or `fitted`, the searched planner.
 
     Raises:
         InputError: There is none of that name.

@@ -29,6 +29,13 @@ class Generation:
         packs_other_hybrids: Whether `pack` serves stacks without sliding-window
             MLA layers too, once packing is opted in (`enable_cross_layers_blocks`).
         group_packed: How such a stack is grouped then.
+
+    Source: the releases named in `releases`, run on 158 stacks of layers.
+
+    >>> from kvslab import GENERATIONS, load_layers
+    >>> layers = load_layers("deepseek-v4-pro", indexer="fp8")
+    >>> {name: generation.lay_out(layers).block_stride for name, generation in GENERATIONS.items()}
+    {'padded': 1317376, 'bucketed': 1308672, 'overlay': 1275904, 'standard': 1275904}
     """
 
     name: str

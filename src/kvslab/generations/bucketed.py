@@ -91,3 +91,4 @@ BUCKETED = Generation(
     price="tuple",
     formula="legacy",
 )
+"""vLLM 0.23 to 0.26: one bucket of slots for each page size of the first group."""

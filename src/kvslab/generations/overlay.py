@@ -34,3 +34,4 @@ OVERLAY = Generation(
     price="tuple",
     formula="block_sum",
 )
+"""vLLM 0.27: groups packed densely from byte 0; the largest sets the stride."""

@@ -36,3 +36,4 @@ PADDED = Generation(
     formula="legacy",
     packs_other_hybrids=False,
 )
+"""vLLM up to 0.22: every group gets as many slots as the deepest."""

@@ -120,3 +120,4 @@ STANDARD = Generation(
     formula="block_sum",
     group_packed=group,
 )
+"""vLLM 0.32: overlaid groups in the standard layouts, cut by a newer rule."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from kvslab.errors import InputError
+from kvslab.files import Fields
 from kvslab.formats import attention_row
-from kvslab.inputs import Fields
 from kvslab.layers import (
     MAX_LAYERS,
     CacheLayer,
@@ -143,9 +143,6 @@ def parse_attention(fields: Fields, options: CacheOptions, defaults: HeadDefault
     share(fields, "num_attention_heads", num_heads, options.tensor_parallel)
     held = heads_of_worker(fields, "num_key_value_heads", num_kv_heads, options.tensor_parallel)
     return Attention(num_kv_heads=held, head_dim=head_dim)
-
-
-LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
 
 
 def layer_types(fields: Fields, allowed: Sequence[str]) -> tuple[str, ...] | None:

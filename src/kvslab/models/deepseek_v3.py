@@ -8,8 +8,8 @@ Source: deepseek-ai/DeepSeek-V3 and -V3.2, `config.json`; vLLM's `deepseek_v2` m
 """
 
 from kvslab.errors import InputError
+from kvslab.files import Fields
 from kvslab.formats import indexer_row, mla_row
-from kvslab.inputs import Fields
 from kvslab.layers import CacheLayer, LayerSpec
 from kvslab.models.attention import MAX_SIZE, layer_name, num_layers_of, share, text_fields
 from kvslab.models.options import CacheOptions, ModelStack

@@ -18,8 +18,8 @@ against the four releases' own specs (`tests/data/planner_vectors.json.xz`).
 from dataclasses import dataclass
 
 from kvslab.errors import MISSING, InputError
+from kvslab.files import Fields
 from kvslab.formats import Backend, indexer_row, latent_row, state_row
-from kvslab.inputs import Fields
 from kvslab.layers import MAX_LAYERS, CacheLayer, LayerSpec, SlidingWindow, checked_stack
 from kvslab.models.options import CacheOptions, ModelStack
 

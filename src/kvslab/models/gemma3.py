@@ -16,7 +16,7 @@ of transformers' `Gemma3TextConfig` and `Gemma3nTextConfig`; vLLM's models of th
 from dataclasses import dataclass, replace
 
 from kvslab.errors import InputError
-from kvslab.inputs import Fields
+from kvslab.files import Fields
 from kvslab.layers import CacheLayer, FullHistory, SlidingWindow
 from kvslab.models.attention import (
     MAX_SIZE,

@@ -6,7 +6,7 @@ groups fill the slab to the last byte: no layout can gain anything.
 Source: openai/gpt-oss-20b and -120b, `config.json`; vLLM's `gpt_oss` model.
 """
 
-from kvslab.inputs import Fields
+from kvslab.files import Fields
 from kvslab.layers import CacheLayer, FullHistory, SlidingWindow
 from kvslab.models.attention import layer_name, layer_types, num_layers_of, parse_attention
 from kvslab.models.options import CacheOptions, ModelStack

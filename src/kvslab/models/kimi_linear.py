@@ -9,7 +9,7 @@ and `kda_state_dtype`.
 """
 
 from kvslab.errors import InputError
-from kvslab.inputs import Fields
+from kvslab.files import Fields
 from kvslab.layers import CacheLayer
 from kvslab.models.attention import MAX_SIZE, layer_name, num_layers_of, share, text_fields
 from kvslab.models.deepseek_v3 import mla_spec

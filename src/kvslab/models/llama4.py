@@ -12,7 +12,7 @@ and PR 19351.
 """
 
 from kvslab.errors import InputError
-from kvslab.inputs import Fields
+from kvslab.files import Fields
 from kvslab.layers import CacheLayer, FullHistory, LocalChunk
 from kvslab.models.attention import layer_name, layer_types, num_layers_of, parse_attention, text_fields
 from kvslab.models.options import CacheOptions, ModelStack

@@ -16,7 +16,7 @@ nvidia/NVIDIA-Nemotron-Nano-9B-v2, `config.json`; vLLM's `MambaStateShapeCalcula
 from collections.abc import Sequence
 
 from kvslab.errors import InputError
-from kvslab.inputs import Fields
+from kvslab.files import Fields
 from kvslab.layers import CacheLayer
 from kvslab.models.attention import (
     MAX_SIZE,

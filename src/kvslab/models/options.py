@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvslab.errors import InputError
+from kvslab.files import Fields
 from kvslab.formats import BACKENDS, INDEXER_FORMATS, KV_DTYPES, Backend, backend_named
-from kvslab.inputs import Fields
 from kvslab.intmath import checked_int
 from kvslab.layers import CacheLayer, checked_stack
 
 DEFAULT_BACKEND = "flashinfer"
+"""The backend where none is given."""
 STATE_DTYPES = ("auto", "bf16", "fp32")
 
 
@@ -117,6 +118,7 @@ class CacheOptions:
 
 
 DEFAULT_OPTIONS = CacheOptions()
+"""One worker, no draft, the model's own dtype."""
 _NAMES = tuple(CacheOptions.__dataclass_fields__)
 
 

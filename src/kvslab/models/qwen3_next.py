@@ -9,7 +9,7 @@ Source: Qwen/Qwen3-Next-80B-A3B-Instruct and Qwen/Qwen3.5-27B, `config.json`; vL
 `gated_delta_net_state_shape`.
 """
 
-from kvslab.inputs import Fields
+from kvslab.files import Fields
 from kvslab.layers import CacheLayer
 from kvslab.models.attention import (
     MAX_SIZE,

@@ -18,7 +18,7 @@ Source: vLLM's `_align_hybrid_block_size` ("Setting attention block size to N to
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from kvslab.inputs import Fields
+from kvslab.files import Fields
 from kvslab.intmath import cdiv, round_up
 from kvslab.layers import CacheLayer, LayerSpec, RecurrentState
 from kvslab.models.options import CacheOptions, ModelStack

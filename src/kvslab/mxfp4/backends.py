@@ -68,7 +68,9 @@ BACKENDS: dict[str, Entry] = {
     "triton": Entry(module="kvslab.mxfp4.triton_backend", packages={"triton": "triton"}),
     "flashinfer": Entry(module="kvslab.mxfp4.flashinfer", packages={"flashinfer": "flashinfer-python"}),
 }
+"""The backends by name, each loaded on first use."""
 AUTO = "auto"
+"""The name that lets the tensors' device pick a backend."""
 
 
 def checked_backend(name: object, device: torch.device) -> tuple[str, Backend]:

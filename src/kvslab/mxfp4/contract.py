@@ -31,23 +31,27 @@ from kvslab.errors import InputError
 from kvslab.intmath import checked_int
 
 HEAD_DIM = 128
+"""Elements of one row."""
 MICROBLOCK = 32
 SCALES_PER_ROW = HEAD_DIM // MICROBLOCK
 VALUE_BYTES = HEAD_DIM // 2
+"""Bytes of one row's values: two E2M1 codes a byte, element 2i in bits 0 to 3."""
 SCALE_BYTES = SCALES_PER_ROW
+"""Bytes of one row's scales: one UE8M0 byte a microblock."""
 ROW_BYTES = VALUE_BYTES + SCALE_BYTES
+"""Bytes of one row: values, then scales."""
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 """The value of each of the 16 codes."""
 
-E2M1_MAX = 6.0
 SCALE_BIAS = 127
 NAN_SCALE = 255
 SKIP_SLOT = -1
 
 FP8_VALUE_BYTES = 128
 FP8_SCALE_BYTES = 4
-FP8_ROW_BYTES = FP8_VALUE_BYTES + FP8_SCALE_BYTES
+FP8_FLOOR_BYTE = 105
+"""Scale byte of 2**-22, the power of two that 1e-4 / 448 rounds up to."""
 
 
 class Rule(enum.StrEnum):
@@ -165,6 +169,7 @@ RULES: dict[Rule, RuleFormula] = {
         nan_code=0,
     ),
 }
+"""What each rounding rule does, as numbers that every backend reads."""
 
 
 def checked_rule(rule: Rule | str) -> Rule:

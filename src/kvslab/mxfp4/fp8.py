@@ -20,12 +20,9 @@ import torch
 from kvslab.errors import InputError
 from kvslab.intmath import checked_int
 from kvslab.mxfp4 import checks, reference
-from kvslab.mxfp4.contract import FP8_SCALE_BYTES, FP8_VALUE_BYTES, HEAD_DIM
+from kvslab.mxfp4.contract import FP8_FLOOR_BYTE, FP8_SCALE_BYTES, FP8_VALUE_BYTES, HEAD_DIM
 
 E4M3_MAX = 448.0
-FLOOR_BYTE = 105
-"""Scale byte of 2**-22, the power of two that 1e-4 / 448 rounds up to."""
-
 BACKENDS = ("reference", "cpu")
 
 
@@ -45,7 +42,7 @@ def scale_bytes_of(x: torch.Tensor) -> torch.Tensor:
     bits = x.to(torch.float32).contiguous().view(torch.int32) & 0x7FFFFFFF
     largest = bits.amax(dim=-1, keepdim=True)
     # 448 is 1.75 * 2**8: adding 0x1FFFFF carries exactly above a mantissa of 1.75.
-    byte = (((largest.clamp(max=0x7F800000) + 0x1FFFFF) >> 23) - 8).clamp(min=FLOOR_BYTE)
+    byte = (((largest.clamp(max=0x7F800000) + 0x1FFFFF) >> 23) - 8).clamp(min=FP8_FLOOR_BYTE)
     return torch.where(largest > 0x7F800000, 255, byte)
 
 

@@ -9,6 +9,7 @@ import torch
 from numba import prange
 
 from kvslab.mxfp4.checks import PagedView
+from kvslab.mxfp4.contract import FP8_FLOOR_BYTE
 from kvslab.mxfp4.cpu import window
 from kvslab.mxfp4.jit import compiled, parallel
 
@@ -120,11 +121,9 @@ def _table() -> Any:
 
 
 def _run(x: torch.Tensor, slots: Any, values: Any, step: int, scales: Any, view: PagedView | None) -> None:
-    from kvslab.mxfp4.fp8 import FLOOR_BYTE
-
     rows = x.detach().to(torch.float32).numpy()
     num_slots, rows_per_page = (0, 0) if view is None else (view.num_slots, view.page.rows_per_page)
-    _quantize_rows(rows, slots, values, step, scales, num_slots, rows_per_page, FLOOR_BYTE)
+    _quantize_rows(rows, slots, values, step, scales, num_slots, rows_per_page, FP8_FLOOR_BYTE)
 
 
 def quantize(x: torch.Tensor, values: torch.Tensor, scales: torch.Tensor) -> None:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from kvslab.plots.style import AFTER, BEFORE, BOUND, use_style
-from kvslab.reproduce import BudgetInterval
+from kvslab.printed import BudgetInterval
 
 
 def headline_figure(frame: pd.DataFrame) -> Axes:

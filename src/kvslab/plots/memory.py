@@ -11,11 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Rectangle
 
-from kvslab.axes import LAYOUTS, CacheShape, stride_axes
 from kvslab.errors import InputError, LayoutError
+from kvslab.layouts import LAYOUTS, CacheShape, stride_axes
+from kvslab.memory import NULL_BLOCK, BlockPool, Span
 from kvslab.plots.style import BOUND, COLOURS, HATCH, INK, bytes_axis, use_style
-from kvslab.pool import NULL_BLOCK, BlockPool
-from kvslab.spans import Span
 from kvslab.tables import role_of
 
 LAYER_COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00")

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from kvslab.errors import InputError
-from kvslab.outputs import write_atomically
+from kvslab.files import write_atomically
 
 INK = "#1f2328"
 BOUND = "#808890"

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from kvslab.errors import InputError
-from kvslab.outputs import write_atomically
+from kvslab.files import write_atomically
 from kvslab.results.columns import COLUMNS
 from kvslab.results.registry import KEPT_TABLES, REGENERATE, RESULT_TABLES, KeptTable, ResultTable
 from kvslab.tables import gb200_table

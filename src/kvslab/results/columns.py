@@ -160,3 +160,4 @@ COLUMNS: Mapping[str, str] = {
     "codes": "Its first value bytes, hexadecimal.",
     "first_values": "Its first elements as they read back.",
 }
+"""Column name -> what it means, with its unit."""

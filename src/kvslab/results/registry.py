@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from kvslab.cases import public_cases_table
 from kvslab.published import PR_44454, PR_44454_URL, PR_48993, PR_48993_URL
 from kvslab.tables import (
     ablation_table,
@@ -18,12 +17,14 @@ from kvslab.tables import (
     models_table,
     pages_table,
     peers_table,
+    public_cases_table,
     published_table,
     strides_table,
     transfer_table,
 )
 
 REGENERATE = "make results"
+"""The command that computes `RESULT_TABLES` again."""
 
 CONFIG_SOURCES = (
     ("DeepSeek-V4-Pro config.json", "https://huggingface.co/deepseek-ai/DeepSeek-V4-Pro"),
@@ -84,7 +85,7 @@ RESULT_TABLES: tuple[ResultTable, ...] = (
         columns={
             "id": "Name of the report.",
             "model": "The model, as the report names it.",
-            "quantity": "What is stated, see kvslab.case_file.",
+            "quantity": "What is stated, see kvslab.published.case_file.",
             "unit": "Unit of stated and derived, where it is no count.",
         },
     ),
@@ -100,6 +101,7 @@ RESULT_TABLES: tuple[ResultTable, ...] = (
     ),
     ResultTable(name="transfer", title="A plan fitted to one length, used at another", build=transfer_table),
 )
+"""Tables that the library computes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,3 +224,4 @@ RECORD_TABLES: tuple[KeptTable, ...] = (
 )
 
 KEPT_TABLES: tuple[KeptTable, ...] = _TRACE_TABLES + RECORD_TABLES
+"""Tables that were measured, or that need a file which the package does not have."""

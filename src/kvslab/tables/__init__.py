@@ -5,6 +5,7 @@ Columns carry their units (`_bytes`, `_tokens`, `num_`, `_percent`).  A table th
 says where it comes from.
 """
 
+from kvslab.tables.cases import public_cases_table
 from kvslab.tables.change import ablation_table, gb200_table, published_table
 from kvslab.tables.fitting import (
     breakdown_table,
@@ -43,6 +44,7 @@ __all__ = [
     "models_table",
     "pages_table",
     "peers_table",
+    "public_cases_table",
     "published_table",
     "replay_table",
     "role_of",

@@ -6,8 +6,7 @@ import pandas as pd
 
 from kvslab.capacity import Load, blocks_per_request
 from kvslab.formats import INDEXER_FORMATS
-from kvslab.published import BUDGETS, Setup, after, before
-from kvslab.reproduce import budget_interval, reproduce, slab_of
+from kvslab.published import BUDGETS, Setup, after, before, budget_interval, reproduce, slab_of
 from kvslab.tables.layout import COMPUTED, percent, setup_columns
 
 MILLION_TOKENS = 1_048_576

@@ -11,8 +11,7 @@ from kvslab.generations import GENERATIONS
 from kvslab.layers import CacheLayer, LayerSpec
 from kvslab.models import PRESETS
 from kvslab.plan import Plan
-from kvslab.published import BUDGETS, Setup, after, before
-from kvslab.reproduce import slab_of
+from kvslab.published import BUDGETS, Setup, after, before, slab_of
 from kvslab.slab import PlacedPage, SlabLayout
 
 COMPUTED = "kvslab, from the published config.json"
@@ -27,6 +26,7 @@ ROLES = (
     "local chunk",
     "recurrent state",
 )
+"""What a cache layer can store, in the words of the figures."""
 
 
 def role_of(layer: CacheLayer) -> str:

@@ -11,10 +11,9 @@ import pandas as pd
 from kvslab.capacity import Load
 from kvslab.fit import steady_requests
 from kvslab.plan import Plan
-from kvslab.simulate import Request, Simulation
+from kvslab.simulate import Request, Simulation, Tally, load_of_requests, read_trace, replay_all, sha256_of
 from kvslab.tables.fitting import rounded
 from kvslab.tables.layout import percent
-from kvslab.trace import Tally, load_of_requests, read_trace, replay_all, sha256_of
 
 KNOWN_TRACES = {
     "b8cbb061a85206d729d91cdc2981f43c9e0d99209dce588d3af5f7934408b9df": (

@@ -4,14 +4,12 @@ from fractions import Fraction
 
 import pandas as pd
 
-from kvslab.capacity import Load, auto_fit_max_model_len, block_price_bytes, blocks_per_request
+from kvslab.capacity import Load, auto_fit_max_model_len, block_price_bytes, blocks_per_request, summarize
 from kvslab.formats import BACKENDS, INDEXER_FORMATS
 from kvslab.generations import GENERATIONS
 from kvslab.models import PRESETS
 from kvslab.plan import Plan
-from kvslab.published import BUDGETS, Setup
-from kvslab.reproduce import budget_interval, slab_of
-from kvslab.summary import summarize
+from kvslab.published import BUDGETS, Setup, budget_interval, slab_of
 from kvslab.tables.change import IN_FLIGHT_TOKENS, MILLION_TOKENS
 from kvslab.tables.layout import COMPUTED, percent, setup_columns
 

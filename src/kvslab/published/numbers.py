@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 PR_48993 = "vLLM PR 48993"
+"""The pull request of MXFP4 rows and overlaid groups."""
 PR_48993_URL = "https://github.com/vllm-project/vllm/pull/48993"
+"""Its address."""
 PR_44454 = "vLLM PR 44454"
+"""The pull request of the bucketed slab."""
 PR_44454_URL = "https://github.com/vllm-project/vllm/pull/44454"
+"""Its address."""
 RELEASES = "vLLM 0.22.1, 0.26.0 and 0.27.0, run on these layers; tests/data/planner_vectors.json.xz"
 
 Quantity = Literal["row_bytes", "block_stride", "num_blocks", "blocks_per_byte", "num_groups"]
@@ -131,6 +135,7 @@ STATED: tuple[PublishedNumber, ...] = (
         url=PR_44454_URL,
     ),
 )
+"""Numbers that the pull requests state."""
 
 # model, backend, indexer, then the stride of each generation where one is on record
 _STRIDES = (
@@ -180,5 +185,7 @@ def _measured() -> tuple[PublishedNumber, ...]:
 
 
 MEASURED: tuple[PublishedNumber, ...] = _measured()
+"""Block strides that engine releases gave on these layers, bytes."""
 
 PUBLISHED: tuple[PublishedNumber, ...] = STATED + MEASURED
+"""All of them: `STATED`, then `MEASURED`."""

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from kvslab.outputs import write_atomically
+from kvslab.files import write_atomically
 
 
 def processor() -> str:

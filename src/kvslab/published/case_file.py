@@ -25,8 +25,8 @@ from typing import Any
 
 from kvslab.capacity import FORMULAS, PRICES
 from kvslab.errors import InputError
+from kvslab.files import Fields, parse_json
 from kvslab.generations import GENERATIONS, Formula, Price
-from kvslab.inputs import Fields, parse_json
 from kvslab.intmath import UNIT_BYTES
 from kvslab.layers import CacheLayer, layers_from_json
 from kvslab.models import model_from_config, options_from_json, preset_config
@@ -235,5 +235,5 @@ def load_cases() -> tuple[Case, ...]:
     >>> load_cases()[0].id
     'vllm-44376'
     """
-    text = resources.files("kvslab").joinpath("cases.json").read_text(encoding="utf-8")
+    text = resources.files(__package__).joinpath("cases.json").read_text(encoding="utf-8")
     return parse_cases(parse_json(text, "cases.json"))

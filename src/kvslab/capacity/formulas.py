@@ -28,7 +28,9 @@ from kvslab.intmath import MAX_INT, cdiv, checked_int
 from kvslab.layers import FullHistory, LocalChunk, RecurrentState, SlidingWindow
 
 FORMULAS: tuple[Formula, ...] = ("legacy", "block_sum", "steady")
+"""The concurrency formulas, see `max_concurrency`."""
 PRICES: tuple[Price, ...] = ("tuple", "stride")
+"""The admission prices of a block, see `block_price_bytes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,8 +188,20 @@ def max_concurrency(
         formula: Which formula.
         owners: Who shares block ids; `legacy` knows no such thing.
 
+    Returns:
+        Requests, an exact fraction.
+
     Raises:
         InputError: There is no such formula.
+
+    Source: what vLLM logs before PR 48317 (`legacy`) and since (`block_sum`).
+
+    >>> from kvslab.generations import generation_named
+    >>> from kvslab.models import load_layers
+    >>> groups = generation_named("overlay").lay_out(load_layers("deepseek-v4-pro")).groups
+    >>> load = Load.of(1_048_576, max_in_flight_tokens=8192)
+    >>> max_concurrency(groups, 23_120, load, "block_sum")
+    Fraction(2312, 745)
     """
     match formula:
         case "legacy":

@@ -25,8 +25,8 @@ import torch
 
 from kvslab.errors import InputError, LayoutError
 from kvslab.formats import RowFormat
+from kvslab.memory.spans import PageAddress, Span, page_addresses
 from kvslab.plan import Plan
-from kvslab.spans import PageAddress, Span, page_addresses
 
 PLANAR_FORMATS = ("indexer-fp8", "indexer-mxfp4")
 """Row formats whose pages hold all values before all scales."""

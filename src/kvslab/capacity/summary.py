@@ -6,7 +6,7 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
-from kvslab.capacity import (
+from kvslab.capacity.formulas import (
     FORMULAS,
     PRICES,
     Load,
@@ -31,6 +31,15 @@ class Summary:
             budget, the null block ignored.
         auto_fit_exact: The longest request by the stride price in the blocks that the
             plan has (an override counts), the null block kept.
+
+    Lengths are in tokens, prices in bytes.
+
+    >>> from kvslab import Load, Plan, generation_named, load_layers, summarize
+    >>> overlay = generation_named("overlay")
+    >>> plan = Plan(slab=overlay.lay_out(load_layers("deepseek-v4-pro")), budget_bytes=28_410_134_921)
+    >>> summary = summarize(plan, overlay, Load.of(1_048_576, max_in_flight_tokens=8192))
+    >>> summary.blocks_per_request, summary.auto_fit_exact
+    ((4096, 131, 131, 1041, 2051), 1048576)
     """
 
     blocks_per_request: tuple[int, ...]
@@ -46,7 +55,19 @@ def summarize(plan: Plan, generation: Generation, load: Load) -> Summary:
     Args:
         plan: The plan.
         generation: The planner that made its slab.
-        load: The requests.
+        load: The requests, lengths in tokens.
+
+    Returns:
+        Blocks, prices in bytes, requests at once and the longest request in tokens.
+
+    Raises:
+        InputError: The load is out of range.
+
+    >>> from kvslab import Load, Plan, generation_named, load_layers
+    >>> overlay = generation_named("overlay")
+    >>> plan = Plan(slab=overlay.lay_out(load_layers("deepseek-v4-pro")), budget_bytes=28_410_134_921)
+    >>> summarize(plan, overlay, Load.of(1_048_576, max_in_flight_tokens=8192)).admission_bytes
+    {'tuple': 8868480000, 'stride': 9154560000}
     """
     groups, stride, owners = plan.slab.groups, plan.slab.block_stride, plan.slab.owners
     return Summary(

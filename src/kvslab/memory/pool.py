@@ -15,8 +15,8 @@ from typing import NoReturn
 
 from kvslab.errors import InputError, OwnershipError, PoolFullError
 from kvslab.intmath import checked_int
+from kvslab.memory.spans import PageAddress, Span, page_addresses, page_spans
 from kvslab.plan import Plan
-from kvslab.spans import PageAddress, Span, page_addresses, page_spans
 
 NULL_BLOCK = 0
 """The block that is never handed out; padding entries of a block table point at it."""
@@ -164,7 +164,7 @@ class BlockPool:
             group_id: The new owner; it must own the block already.
             block_id: The block.
             layers: Clear these layers only, e.g. those of
-                `kvslab.hazards.layers_to_zero`; all of the group otherwise.
+                `kvslab.memory.hazards.layers_to_zero`; all of the group otherwise.
 
         Raises:
             InputError: A layer is not of this group.

@@ -7,15 +7,15 @@ printed rounding, gives the counts before *and* after the change at once.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from decimal import ROUND_HALF_EVEN, Decimal
+from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 
 from kvslab.errors import InputError, PlanError
 from kvslab.generations import generation_named
-from kvslab.intmath import UNIT_BYTES, cdiv
 from kvslab.models import load_layers
-from kvslab.published import BUDGETS, PUBLISHED, STATED, PublishedNumber, Setup
+from kvslab.printed import BudgetInterval, counts_interval, printed_interval, printed_like
+from kvslab.published.numbers import BUDGETS, PUBLISHED, STATED, PublishedNumber, Setup
 from kvslab.slab import SlabLayout
 
 
@@ -24,51 +24,6 @@ def slab_of(setup: Setup) -> SlabLayout:
     """Plan the slab of a setup."""
     layers = load_layers(setup.model, backend=setup.backend, indexer=setup.indexer)
     return generation_named(setup.slab).lay_out(layers)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetInterval:
-    """Budgets `low_bytes <= budget < high_bytes`; empty where `low >= high`."""
-
-    low_bytes: int
-    high_bytes: int
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no budget lies in it."""
-        return self.low_bytes >= self.high_bytes
-
-    def meet(self, other: "BudgetInterval") -> "BudgetInterval":
-        """The budgets that lie in both."""
-        return BudgetInterval(
-            low_bytes=max(self.low_bytes, other.low_bytes), high_bytes=min(self.high_bytes, other.high_bytes)
-        )
-
-
-def printed_interval(printed_gib: str) -> BudgetInterval:
-    """Budgets in bytes that print as this two-decimal figure in GiB.
-
-    >>> printed_interval("26.46")
-    BudgetInterval(low_bytes=28405839954, high_bytes=28416577373)
-    """
-    value, half = Fraction(printed_gib), Fraction(1, 200)
-    low, high = ((value + sign * half) * UNIT_BYTES["GiB"] for sign in (-1, 1))
-    return BudgetInterval(
-        low_bytes=cdiv(low.numerator, low.denominator), high_bytes=cdiv(high.numerator, high.denominator)
-    )
-
-
-def counts_interval(counts: Iterable[tuple[int, int]]) -> BudgetInterval:
-    """Budgets at which every `(num_blocks, block_stride)` holds.
-
-    >>> counts_interval([(21709, 1308672), (23120, 1228800)])
-    BudgetInterval(low_bytes=28409960448, high_bytes=28411084800)
-    """
-    pairs = list(counts)
-    return BudgetInterval(
-        low_bytes=max(n * stride for n, stride in pairs),
-        high_bytes=min((n + 1) * stride for n, stride in pairs),
-    )
 
 
 @lru_cache(maxsize=8)
@@ -117,18 +72,6 @@ def derive(number: PublishedNumber) -> Fraction:
     """
     value = _quantity(number, number.setup)
     return value if number.baseline is None else 100 * (value / _quantity(number, number.baseline) - 1)
-
-
-def printed_like(value: Fraction, pattern: str) -> str:
-    """Round to as many decimals as `pattern` shows, with a sign where it has one.
-
-    >>> printed_like(Fraction(649, 100), "+6.50")
-    '+6.49'
-    """
-    step = Decimal(1).scaleb(-len(pattern.partition(".")[2]))
-    exact = Decimal(value.numerator) / Decimal(value.denominator)
-    rounded = exact.quantize(step, rounding=ROUND_HALF_EVEN)
-    return f"{rounded:+}" if pattern[0] in "+-" else f"{rounded}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,14 +13,16 @@ Source: vLLM PR 51718 and RFC 42082 (the default LBNHC, the constraints).
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kvslab.axes import LAYOUTS, AxisLayout, layout_named
 from kvslab.errors import InputError, RefusedError
 from kvslab.generations.standard import pack
 from kvslab.groups import CacheGroup
+from kvslab.layouts.axes import LAYOUTS, AxisLayout, layout_named
 from kvslab.slab import SlabLayout, pack_ranks
 
 DEFAULT_LAYOUT = "LBNHC"
+"""What is taken where nobody has a preference."""
 BLOCK_OUTERMOST = tuple(name for name, layout in LAYOUTS.items() if layout.is_block_outermost)
+"""Names of the layouts in which a block's bytes stand together."""
 
 
 def check_expressible(layout: AxisLayout, groups: Sequence[CacheGroup], *, num_heads: int = 1) -> None:

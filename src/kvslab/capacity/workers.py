@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from kvslab.capacity import Load, auto_fit_max_model_len, max_concurrency
+from kvslab.capacity.formulas import Load, auto_fit_max_model_len, max_concurrency
 from kvslab.errors import InputError
 from kvslab.generations import Formula, Generation, Price
 from kvslab.groups import CacheGroup, is_latent_stack

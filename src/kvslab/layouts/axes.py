@@ -9,7 +9,7 @@ are nested, outermost first, and an address is linear in the coordinates::
 A stride is what lies inside its axis, or more where it is fixed: a slab fixes the
 block stride, a shared region the layer stride, an alignment the page.
 
-Which of them can hold a model's groups is the matter of `kvslab.layout_choice`.
+Which of them can hold a model's groups is the matter of `kvslab.layouts.choice`.
 
 Source: vLLM PR 51718 and RFC 42082.
 """
@@ -21,6 +21,7 @@ from kvslab.errors import InputError, LayoutError
 from kvslab.intmath import checked_int
 
 AXES = "LBHNC"
+"""The axes: layers, blocks, heads, rows of a page, content bytes of a row and head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,7 @@ class AxisLayout:
 LAYOUTS: Mapping[str, AxisLayout] = {
     name: AxisLayout(name=name) for name in ("LBHNC", "LBNHC", "LHBNC", "BLHNC", "BLNHC", "BHLNC")
 }
+"""The six layouts by name."""
 
 
 def layout_named(name: str) -> AxisLayout:

@@ -1,10 +1,18 @@
-"""Untrusted JSON in, checked values out: the one place that reads a user's file.
+"""Files in and out: the one place that reads a user's file, and the one that writes any.
 
-Everything that can be wrong with a file (missing, not text, not JSON, too deep,
-a field of another type) leaves here as one `InputError` that names the field.
+In, untrusted JSON becomes checked values.  Everything that can be wrong with a file
+(missing, not text, not JSON, too deep, a field of another type) leaves here as one
+`InputError` that names the field.
+
+Out, a file is complete or not there at all.  It is written beside its target under a
+temporary name and then renamed, so a reader, or a killed run, finds the old file or the
+new one and never half of it.
 """
 
+import contextlib
 import json
+import os
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NoReturn
@@ -153,3 +161,33 @@ class Fields:
                 raise InputError(
                     self.path(name), self._fields[name], f"no such field (known: {', '.join(allowed)})"
                 )
+
+
+def write_atomically(path: Path, data: str | bytes) -> None:
+    """Write a whole file, text as UTF-8.
+
+    Raises:
+        InputError: The file cannot be written there.
+    """
+    raw = data.encode("utf-8") if isinstance(data, str) else data
+    temporary: str | None = None
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(raw)
+            stream.flush()
+            os.fsync(stream.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        raise InputError(str(path), error.strerror or "an error", "a file that can be written") from None
+    except BaseException:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        raise

@@ -23,15 +23,13 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 
-import pandas as pd
-
 from kvslab.capacity import Load, admission_bytes, auto_fit_max_model_len, blocks_per_request, max_concurrency
-from kvslab.case_file import POOL, Case, Inputs, StatedNumber, load_cases
 from kvslab.errors import InputError
 from kvslab.generations import generation_named
 from kvslab.intmath import MAX_INT, UNIT_BYTES, cdiv
 from kvslab.layers import CacheLayer
-from kvslab.reproduce import BudgetInterval, printed_interval, printed_like
+from kvslab.printed import BudgetInterval, printed_interval, printed_like
+from kvslab.published.case_file import POOL, Case, Inputs, StatedNumber, load_cases
 from kvslab.slab import SlabLayout
 
 
@@ -182,30 +180,3 @@ def _results(cases: tuple[Case, ...]) -> Iterator[CaseResult]:
 def check_cases(cases: tuple[Case, ...] | None = None) -> tuple[CaseResult, ...]:
     """Derive every number of every case, of `cases.json` where none are given."""
     return tuple(_results(load_cases() if cases is None else cases))
-
-
-def public_cases_table() -> pd.DataFrame:
-    """One row per stated number: what the source prints and what comes out here.
-
-    Columns: id, what, model, release, quantity, formula, unit, stated, derived, verdict,
-    source, url.
-    """
-    return pd.DataFrame(
-        [
-            {
-                "id": result.case.id,
-                "what": result.case.what,
-                "model": result.case.model,
-                "release": result.case.release,
-                "quantity": result.number.quantity,
-                "formula": result.number.rule,
-                "unit": result.number.unit,
-                "stated": result.number.value,
-                "derived": result.derived,
-                "verdict": "reproduced" if result.matches else "differs",
-                "source": result.case.source,
-                "url": result.case.url,
-            }
-            for result in check_cases()
-        ]
-    )

@@ -22,6 +22,7 @@ from kvslab.intmath import cdiv, checked_int
 from kvslab.layers import FullHistory, LocalChunk, RecurrentState, SlidingWindow
 
 Admission = Literal["block_sum", "steady"]
+"""How a simulation decides who is let in, see `Simulation`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,10 +30,10 @@ from kvslab.errors import InputError, OwnershipError
 from kvslab.formats import INDEXER_FORMATS, RowFormat, indexer_row, latent_row, state_row
 from kvslab.intmath import checked_int
 from kvslab.layers import CacheLayer
+from kvslab.memory.pool import BlockPool
+from kvslab.memory.views import SlabMemory, allocate
 from kvslab.plan import Plan
-from kvslab.pool import BlockPool
 from kvslab.slab import PlacedPage, SlabLayout
-from kvslab.views import SlabMemory, allocate
 
 MAKES_NAN: Mapping[str, frozenset[str]] = {
     "fp8": frozenset({"bf16", "fp32", "e2m1", "ue8m0"}),

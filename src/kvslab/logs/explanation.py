@@ -16,12 +16,12 @@ from kvslab.capacity import (
     auto_fit_max_model_len,
     max_concurrency,
 )
-from kvslab.enginelog import EngineLog, Statement
 from kvslab.errors import InputError, RefusedError
 from kvslab.generations import GENERATIONS, Formula, Generation
 from kvslab.intmath import UNIT_BYTES
 from kvslab.layers import CacheLayer
-from kvslab.reproduce import BudgetInterval, printed_interval, printed_like
+from kvslab.logs.lines import EngineLog, Statement
+from kvslab.printed import BudgetInterval, printed_interval, printed_like
 from kvslab.slab import SlabLayout
 
 LOGGED_FORMULAS: tuple[Formula, ...] = ("legacy", "block_sum")

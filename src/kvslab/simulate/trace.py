@@ -24,10 +24,9 @@ from typing import IO, Any
 
 from kvslab.capacity import Load
 from kvslab.errors import InputError
-from kvslab.inputs import Fields, parse_json, read_json
+from kvslab.files import Fields, parse_json, read_json, write_atomically
 from kvslab.intmath import checked_int
-from kvslab.outputs import write_atomically
-from kvslab.simulate import Request, Simulation
+from kvslab.simulate.simulation import Request, Simulation
 
 FORMAT = "kvslab-replay-1"
 MOST_TOKENS = 2**31
