@@ -41,7 +41,7 @@ def passed_on(name: str) -> dict[str, str]:
     spec = find_spec(name)
     if spec is None or spec.origin is None or not spec.submodule_search_locations:
         return {}
-    links = {}
+    links: dict[str, str] = {}
     for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ImportFrom) and node.module and node.module != name:
             inner = passed_on(node.module)
