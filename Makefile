@@ -82,8 +82,11 @@ check-book: book $(TEST_STAMP) ## build the book, then check its links and that 
 results: $(BOOK_STAMP) ## compute the tables under results/ again
 	$(BIN)/kvslab results write
 
-bench: $(BOOK_STAMP) ## run every benchmark
+bench: $(TEST_STAMP) ## run every benchmark that this machine can
 	@set -e; for script in $(sort $(wildcard benchmarks/*.py)); do \
+	  if [ $$script = benchmarks/mxfp4_gpu.py ] && ! command -v nvidia-smi > /dev/null; then \
+	    echo "$$script: left out, this machine has no GPU"; continue; \
+	  fi; \
 	  echo "$$script"; $(BIN)/python $$script; \
 	done
 

@@ -17,9 +17,7 @@ Writes `results/indexer_recall.csv`, one row for a key set, a number of keys, a 
 rotation, a rule and k: `keys`, `num_keys`, `format`, `rotated`, `rule`, `k`, `recall`,
 `recall_95`, `lost_mass`, `lost_mass_95`, `needle_recall`, `needle_recall_exact` (means over
 seeds; `_95` is the half width of Student's interval over seeds), `seeds`, `queries` (a
-seed), `device`, `software`, `date`.  And `results/mxfp4_rules.csv`, the bytes that each rule
-writes for telling microblocks: `microblock`, `rule`, `scale_byte`, `codes` (the first 8, in
-hex, element 0 first), `first_values`.
+seed), and what measured it.
 """
 
 import argparse
@@ -34,7 +32,7 @@ import torch
 
 from kvslab import mxfp4
 from kvslab.mxfp4 import Rule, fp8
-from kvslab.results.records import machine, write_csv
+from kvslab.results.records import machine, write_record
 
 HEADS = 64
 NEEDLES = 16
@@ -155,51 +153,15 @@ def measure(name: str, num_keys: int, queries: int, seeds: int, ks: list[int]) -
     return rows
 
 
-def telling_microblocks() -> dict[str, list[float]]:
-    """Microblocks on which implementations are known to part."""
-    nan, infinity = math.nan, math.inf
-    return {
-        "zeros": [0.0, -0.0] + [0.0] * 30,
-        "ties under scale 1": [6.0, 0.25, -0.25, 0.75, 1.25, 1.75, 2.5, 3.5] + [0.0] * 24,
-        "largest 7 (floor saturates)": [7.0, -7.0, 5.5, 3.0, 1.0, 0.5, 0.25, 0.0] + [0.0] * 24,
-        "largest 1e-5": [1e-5, -1e-5, 5e-6, 2e-6, 1e-6, 5e-7, 1e-7, 0.0] + [0.0] * 24,
-        "a NaN": [nan, 1.0, -1.0, 0.0, -0.0, 2.0, 4.0, 6.0] + [0.0] * 24,
-        "an infinity": [infinity, -infinity, 1.0, -1.0, 1e38, -3e38, 0.0, -0.0] + [0.0] * 24,
-    }
-
-
-def rule_rows() -> list[dict[str, Any]]:
-    """The bytes of each rule on each telling microblock."""
-    rows = []
-    for label, numbers in telling_microblocks().items():
-        for rule in Rule:
-            values, scales = mxfp4.quantize(torch.tensor(numbers * 4)[None], rule=rule)
-            pairs = values[0, :4].tolist()
-            codes = "".join(f"{pair & 15:x}{pair >> 4:x}" for pair in pairs)
-            wide = mxfp4.dequantize(values, scales)[0, :8].tolist()
-            rows.append(
-                {
-                    "microblock": label,
-                    "rule": str(rule),
-                    "scale_byte": int(scales[0, 0]),
-                    "codes": codes,
-                    "first_values": " ".join(f"{value:g}" for value in wide),
-                }
-            )
-    return rows
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=Path("results/indexer_recall.csv"))
-    parser.add_argument("--rules-output", type=Path, default=Path("results/mxfp4_rules.csv"))
+    parser.add_argument("--results", type=Path, default=Path("results"), help="directory of the records")
     parser.add_argument("--num-keys", type=int, nargs="*", default=[16_384, 65_536, 262_144])
     parser.add_argument("--sets", nargs="*", default=["gaussian", "heavy", "outlier", "needle"])
     parser.add_argument("--queries", type=int, default=4)
     parser.add_argument("--seeds", type=int, nargs="*", default=[5, 5, 3], help="one for each --num-keys")
     parser.add_argument("--k", type=int, nargs="*", default=[512, 1024])
     options = parser.parse_args()
-    write_csv(options.rules_output, rule_rows())
     facts = machine(("torch", "numba"))
     rows: list[dict[str, Any]] = []
     for num_keys, seeds in zip(options.num_keys, options.seeds, strict=True):
@@ -215,7 +177,7 @@ def main() -> None:
                     f"  {row.get('needle_recall', '')}"
                 )
             rows += [row | facts for row in found]
-            write_csv(options.output, rows)
+            write_record(options.results, "indexer_recall", rows)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import torch
 
 from kvslab import mxfp4
 from kvslab.mxfp4 import Rule, fp8, reference
-from kvslab.results.records import machine, quantiles, write_csv
+from kvslab.results.records import machine, quantiles, write_record
 
 PACKAGES = ("torch", "numba", "numpy", "torchao", "ml_dtypes", "gguf")
 ABSENT = {
@@ -264,7 +264,7 @@ def records(contenders: list[Contender], base: dict[str, Any], moved_bytes: int)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=Path("results/mxfp4_cpu.csv"))
+    parser.add_argument("--results", type=Path, default=Path("results"), help="directory of the records")
     parser.add_argument("--rows", type=int, default=1 << 17)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
@@ -312,7 +312,7 @@ def main() -> None:
     for name, reason in ABSENT.items():
         rows.append({"operation": "quantize", "contender": name, "status": reason, **facts})
         print(f"  {name:34} {reason}")
-    write_csv(options.output, rows)
+    print(write_record(options.results, "mxfp4_cpu", rows))
 
 
 if __name__ == "__main__":

@@ -6,11 +6,11 @@ logits and top-k, each in a slab of the published block stride and in contiguous
 Contenders: the Triton kernels, `torch.compile` of the reference, dequantize-then-matmul,
 FP8 rows (Triton), and FlashInfer where the architecture has FP4.
 
-Writes `results/mxfp4_gpu.csv`, one row for a point: `operation`, `contender`, `layout`
+Writes `results/mxfp4_gpu/<device>.csv`, one row for a point: `operation`, `contender`, `layout`
 (`slab`: stride 1,228,800; `contiguous`), `rows` (rows or keys a query), `queries`, `status`
 (`ok`, `wrong bytes`, or why there is no number), `us` with `us_p10` and `us_p90`,
 `moved_bytes` (the least that must move), `gb_s`, `of_copy` (share of the measured copy),
-`ps_per_row` (or per key and query), `launch`, `device`, `software`, `date`.
+`ps_per_row` (or per key and query), `launch`, `device`, `driver`, `software`, `commit`, `date`.
 
     python benchmarks/mxfp4_gpu.py                         the run, on CUDA
     python benchmarks/mxfp4_gpu.py --tune                  also every launch of `LAUNCHES`
@@ -30,7 +30,7 @@ from kvslab import mxfp4
 from kvslab.errors import InputError
 from kvslab.mxfp4 import fp8, reference
 from kvslab.mxfp4.checks import paged_view
-from kvslab.results.records import machine, quantiles, write_csv
+from kvslab.results.records import machine, quantiles, write_record
 
 STRIDE, PAGE_BYTES, ROWS, HEADS = 1_228_800, 4_608, 64, 64
 LAUNCHES = list(itertools.product((32, 64, 128), (1, 2, 4, 8), (4, 8), (2, 3)))
@@ -363,7 +363,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="tiny shapes: a rehearsal, nothing is written")
     parser.add_argument("--tune", action="store_true", help="also measure every launch of LAUNCHES")
     parser.add_argument("--backend", default="auto")
-    parser.add_argument("--output", type=Path, default=Path("results/mxfp4_gpu.csv"))
+    parser.add_argument("--results", type=Path, default=Path("results"), help="directory of the records")
     options = parser.parse_args()
     device = torch.device(options.device)
     if device.type == "cuda" and not torch.cuda.is_available():
@@ -371,10 +371,11 @@ def main() -> None:
     if device.type == "cpu" and not options.quick:
         parser.error("--device: got cpu, need --quick with it: CPU numbers are benchmarks/mxfp4_cpu.py's")
     backend = ("triton" if device.type == "cuda" else "cpu") if options.backend == "auto" else options.backend
-    facts = machine(("torch", "triton", "flashinfer-python", "numba"))
+    gpu = ""
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
-        facts["device"] = f"{torch.cuda.get_device_name(device)}, sm_{major}{minor}"
+        gpu = f"{torch.cuda.get_device_name(device)}, sm_{major}{minor}"
+    facts = machine(("torch", "triton", "flashinfer-python", "numba"), gpu=gpu)
     clock = Clock(device, quick=options.quick)
     report = Report(clock, facts)
     print(facts["device"])
@@ -401,7 +402,7 @@ def main() -> None:
     if options.quick:
         print(f"rehearsal: {len(report.rows)} points, nothing written")
     else:
-        write_csv(options.output, report.rows)
+        print(write_record(options.results, "mxfp4_gpu", report.rows))
 
 
 if __name__ == "__main__":

@@ -1,45 +1,121 @@
 """Guards the tables that people cite: a file that the library no longer computes is worse than none."""
 
 import csv
+import hashlib
 import json
 import os
+import re
+from decimal import Decimal
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import yaml
 
+import kvslab
 from kvslab import files
 from kvslab.errors import InputError
-from kvslab.results import KEPT_TABLES, RESULT_TABLES, rendered_results, stale_results, write_results
+from kvslab.results import (
+    KEPT_TABLES,
+    RESULT_TABLES,
+    export_results,
+    rendered_results,
+    software_bibtex,
+    verify_results,
+    write_results,
+)
 
 RESULTS = Path(__file__).parent.parent / "results"
 
 
-def test_committed_tables_are_what_the_library_computes() -> None:
-    assert stale_results(RESULTS) == (), "run `make results` and commit what changed"
+def test_committed_tables_hold() -> None:
+    assert verify_results(RESULTS) == {}, "run `make results`, or the benchmark, and commit what changed"
 
 
-def test_every_table_has_a_schema_and_sources() -> None:
+def test_no_file_is_unknown() -> None:
+    """A table that no schema describes would be cited all the same."""
+    known = {RESULTS / name for name in rendered_results(RESULTS)}
+    known |= {path for table in KEPT_TABLES for path in table.files(RESULTS)}
+    known |= {RESULTS / "slab_before_after.svg", RESULTS / "measured.sha256"}
+    assert {path for path in RESULTS.rglob("*") if path.is_file()} == known
+
+
+def test_every_table_has_an_id_a_schema_units_a_source_a_command_and_a_checksum() -> None:
     package = json.loads((RESULTS / "datapackage.json").read_text(encoding="utf-8"))
-    resources = {resource["name"]: resource for resource in package["resources"]}
-    assert set(resources) == {table.name for table in (*RESULT_TABLES, *KEPT_TABLES)}
-    for resource in resources.values():
-        with (RESULTS / resource["path"]).open(newline="", encoding="utf-8") as stream:
-            rows = list(csv.DictReader(stream))
+    paths = {table: [f"{table.name}.csv"] for table in RESULT_TABLES}
+    kept = {p.relative_to(RESULTS).as_posix(): k for k in KEPT_TABLES for p in k.files(RESULTS)}
+    resources = {resource["path"]: resource for resource in package["resources"]}
+    assert set(resources) == {path for listed in paths.values() for path in listed} | set(kept)
+    assert len({resource["id"] for resource in resources.values()}) == len(resources)
+    for path, resource in resources.items():
+        data = (RESULTS / path).read_bytes()
+        assert resource["bytes"] == len(data)
+        assert resource["hash"] == f"sha256:{hashlib.sha256(data).hexdigest()}"
+        rows = list(csv.DictReader(data.decode("utf-8").splitlines()))
+        fields = resource["schema"]["fields"]
         assert rows
-        assert [field["name"] for field in resource["schema"]["fields"]] == list(rows[0])
-        assert all(field["description"] for field in resource["schema"]["fields"])
-        kept = resource["name"] in {table.name for table in KEPT_TABLES}
-        assert resource["sources"] and kept != (resource["regenerate"] == "make results")
+        assert [field["name"] for field in fields] == list(rows[0])
+        assert all(field["description"] for field in fields)
+        assert all(field["unit"] for field in fields if field["type"] in ("integer", "number")), path
+        assert resource["sources"] and (path in kept) != (resource["regenerate"] == "make results")
         if "source" in rows[0]:
             assert all(row["source"] for row in rows)
-        else:  # a measurement: its machine, or the script that wrote it, is the source
-            assert kept and resource["regenerate"].startswith("python benchmarks/")
-        for field in resource["schema"]["fields"]:
+        else:  # a measurement: the script that wrote it is the source
+            assert path in kept and "python benchmarks/" in resource["regenerate"]
+        for field in fields:
             for row in rows:
+                if row[field["name"]] == "" and path in kept:
+                    continue
                 if field["type"] == "integer":
                     int(row[field["name"]])
-                elif field["type"] == "number" and (row[field["name"]] or not kept):
+                elif field["type"] == "number":
                     float(row[field["name"]])
+
+
+def test_regeneration_commands_exist() -> None:
+    """A table whose script has gone cannot be made again."""
+    root = RESULTS.parent
+    for table in KEPT_TABLES:
+        for name in re.findall(r"benchmarks/\S+\.(?:py|sbatch)", table.regenerate):
+            assert (root / name).is_file(), name
+        assert table.regenerate.startswith(("python ", "kvslab ", "sbatch "))
+
+
+def test_citation_file_and_bibtex_agree() -> None:
+    text = yaml.safe_load((RESULTS.parent / "CITATION.cff").read_text(encoding="utf-8"))
+    entry = dict(re.findall(r"^  (\w+) *= \{+(.*?)\}+,?$", software_bibtex(), flags=re.MULTILINE))
+    assert entry["title"] == text["title"]
+    assert entry["author"] == text["authors"][0]["name"]
+    assert entry["version"] == str(text["version"]) == kvslab.__version__
+    assert entry["year"] == str(text["date-released"])[:4]
+    assert entry["license"] == text["license"]
+    changelog = (RESULTS.parent / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## [{kvslab.__version__}] - {text['date-released']}" in changelog
+
+
+def test_exports_say_what_the_tables_say(tmp_path: Path) -> None:
+    export_results(RESULTS, tmp_path)
+    package = json.loads((RESULTS / "datapackage.json").read_text(encoding="utf-8"))
+    bib = (tmp_path / "kvslab.bib").read_text(encoding="utf-8")
+    for resource in package["resources"]:
+        name = resource["path"].removesuffix(".csv").replace("/", "-")
+        with (RESULTS / resource["path"]).open(newline="", encoding="utf-8") as stream:
+            rows = list(csv.DictReader(stream))
+        frame = pd.read_parquet(tmp_path / f"{name}.parquet")
+        assert list(frame.columns) == list(rows[0]) and len(frame) == len(rows)
+        for column in frame.columns:
+            for cell, row in zip(frame[column], rows, strict=True):
+                if pd.isna(cell) or cell == "":
+                    assert row[column] == ""
+                elif isinstance(cell, str):
+                    assert cell == row[column]
+                else:
+                    assert Decimal(str(cell)) == Decimal(str(float(row[column]))) or str(cell) == row[column]
+        latex = (tmp_path / f"{name}.tex").read_text(encoding="utf-8")
+        assert latex.count(r" \\" + "\n") >= len(rows) + 1
+        assert resource["hash"].removeprefix("sha256:") in (tmp_path / f"{name}.bib").read_text("utf-8")
+        assert resource["hash"].removeprefix("sha256:") in bib
+        assert (tmp_path / f"{name}.csv").read_bytes() == (RESULTS / resource["path"]).read_bytes()
 
 
 def test_the_headline_counts() -> None:
@@ -63,7 +139,7 @@ def test_the_ablation_needs_more_blocks_a_request() -> None:
 
 def test_writing_is_whole_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_results(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == set(rendered_results())
+    assert {path.name for path in tmp_path.iterdir()} == set(rendered_results(tmp_path))
     target = tmp_path / "gb200_blocks.csv"
     before = target.read_text(encoding="utf-8")
 
@@ -81,7 +157,10 @@ def test_a_changed_file_is_noticed(tmp_path: Path) -> None:
     write_results(tmp_path)
     (tmp_path / "strides.csv").write_text("", encoding="utf-8")
     os.unlink(tmp_path / "pages.csv")
-    assert set(stale_results(tmp_path)) == {"strides.csv", "pages.csv"}
+    assert verify_results(tmp_path) == {
+        "strides.csv": "differs from what the library computes",
+        "pages.csv": "is missing",
+    }
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ Every error is one line on stderr that starts with `kvslab:`, with exit code 2.
 `reproduce` and `results verify` exit with 1 where numbers do not come out.
 """
 
+import io
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
+from kvslab import __version__
 from kvslab.cli import explaining, fitting, planning, records, sweeping
 from kvslab.errors import PlanError
 
@@ -27,7 +28,7 @@ for part in (planning, explaining, fitting, sweeping, records):
 @app.callback(invoke_without_command=True)
 def _top(show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     if show_version:
-        print(f"kvslab {version('kvslab')}")
+        print(f"kvslab {__version__}")
         raise typer.Exit
 
 
@@ -41,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: Instead of `sys.argv[1:]`.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal, or a file's name, of another encoding
+        sys.stdout.reconfigure(errors="backslashreplace")
     command = typer.main.get_command(app)
     try:
         code = command.main(args=arguments, prog_name="kvslab", standalone_mode=False)

@@ -7,7 +7,7 @@ A figure has no title: its caption is where it is shown.
 
 from kvslab.plots.charts import ablation_figure, headline_figure, interval_figure
 from kvslab.plots.fitting import breakdown_figure, pareto_figure, peers_figure, requests_figure
-from kvslab.plots.kernels import recall_figure, rounding_figure, speed_figure
+from kvslab.plots.kernels import devices_figure, recall_figure, rounding_figure, speed_figure
 from kvslab.plots.models import models_figure
 from kvslab.plots.rows import microblock_figure, page_figure, rows_figure
 from kvslab.plots.serving import formulas_figure, occupancy_figure, price_figure
@@ -18,6 +18,7 @@ __all__ = [
     "COLOURS",
     "ablation_figure",
     "breakdown_figure",
+    "devices_figure",
     "formulas_figure",
     "headline_figure",
     "interval_figure",

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from kvslab.plots.style import AFTER, BEFORE, BOUND, use_style
 
 FORMAT_COLOURS = {"fp8": "#999999", "mxfp4 keys": "#0072B2", "mxfp4 both": "#D55E00"}
+DEVICE_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
 FORMAT_MARKERS = {"fp8": "s", "mxfp4 keys": "o", "mxfp4 both": "^"}
 
 
@@ -97,4 +98,40 @@ def speed_figure(frame: pd.DataFrame, *, value: str, label: str, ceiling: float)
     ax.invert_yaxis()
     ax.tick_params(axis="y", length=0)
     ax.set_xlabel(label)
+    return ax
+
+
+def devices_figure(frame: pd.DataFrame) -> Axes:
+    """Draw each operation's share of a copy's speed, one bar a device, at the most rows in the slab.
+
+    Args:
+        frame: Rows of `kvslab.tables.devices_table`.
+    """
+    use_style()
+    widest = frame[frame["layout"] != "contiguous"]
+    widest = widest.loc[widest.groupby(["operation", "device"], sort=False)["rows"].idxmax()]
+    operations = list(dict.fromkeys(widest["operation"]))
+    devices = list(dict.fromkeys(frame["device"]))
+    height = 0.8 / len(devices)
+    _, ax = plt.subplots(figsize=(7.6, 0.5 + (0.2 + 0.24 * len(devices)) * len(operations)))
+    for i, device in enumerate(devices):
+        mine = widest[widest["device"] == device].set_index("operation")["of_copy_percent"]
+        at = [operations.index(operation) + (i - (len(devices) - 1) / 2) * height for operation in mine.index]
+        ax.barh(at, mine, height=0.9 * height, color=DEVICE_COLOURS[i % len(DEVICE_COLOURS)], label=device)
+        for y, share in zip(at, mine, strict=True):
+            ax.annotate(
+                f"{share:.0f} %",
+                (share, y),
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=9,
+            )
+    ax.axvline(100, color=BOUND, ls="--", lw=1.2)
+    ax.set_yticks(range(len(operations)), operations)
+    ax.tick_params(axis="y", length=0)
+    ax.set_xlim(0, 1.15 * max(100, *widest["of_copy_percent"]))
+    ax.invert_yaxis()
+    ax.set_xlabel("speed, % of a copy on the same device")
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False)
     return ax

@@ -127,6 +127,17 @@ COLUMNS: Mapping[str, str] = {
     "device": "Machine that measured.",
     "software": "Versions that measured.",
     "date": "Day of the measurement.",
+    "driver": "Version of the GPU driver; empty on a CPU.",
+    "commit": "Commit of this repository that measured, with a plus where files had changed.",
+    "layout": "Where the pages lie: contiguous, or in a slab of the published stride.",
+    "us": "Median time of one call.",
+    "us_p10": "Its 10th percentile.",
+    "us_p90": "Its 90th percentile.",
+    "moved_bytes": "Bytes that must move at least.",
+    "of_copy": "Speed over that of a copy in the same run.",
+    "ps_per_row": "Time for one row, or for one key and query.",
+    "launch": "Tile, repeats, warps and stages, where they were chosen by hand.",
+    "rows": "Rows of 128 elements, or keys a query.",
     "keys": "How the keys were drawn.",
     "num_keys": "Keys that are ranked.",
     "format": "What was quantized, and to what.",
@@ -155,9 +166,87 @@ COLUMNS: Mapping[str, str] = {
     "flushed_instructions": "Of those, instructions that flush subnormals.",
     "tile": "Rows or keys of a tile.",
     "repeats": "Tiles of a program.",
+    "reader": "Which files were fuzzed.",
+    "inputs": "Files that were tried.",
+    "seed": "Seed of the generator.",
+    "accepted": "Of those, files that were read and planned.",
+    "refused": "Of those, files that were refused with one clear line.",
+    "input_errors": "Refused because a field is wrong.",
+    "other_plan_errors": "Refused because the planner has no plan for it.",
+    "unclear": "Files that ended in anything else.",
+    "slowest_ms": "Longest that one file took.",
     "microblock": "What the microblock holds.",
     "scale_byte": "Its scale byte.",
     "codes": "Its first value bytes, hexadecimal.",
     "first_values": "Its first elements as they read back.",
 }
 """Column name -> what it means, with its unit."""
+
+_SUFFIXES = {
+    "_bytes": "bytes",
+    "_tokens": "tokens",
+    "_percent": "%",
+    "_gib": "GiB",
+    "_requests": "requests",
+    "_steps": "steps",
+    "_entries": "entries",
+    "_groups": "groups",
+    "_instructions": "instructions",
+}
+_PREFIXES = {
+    "blocks_per_1000_tokens": "blocks",
+    "overlay_blocks": "blocks",
+    "fitted_blocks": "blocks",
+    "num_blocks": "blocks",
+    "blocks_per": "blocks",
+    "requests": "requests",
+    "gb_s": "10^9 bytes / s",
+    "us": "microseconds",
+    "ps_per_row": "picoseconds",
+    "slowest_ms": "milliseconds",
+    "max_concurrency": "requests",
+    "mean_running": "requests",
+    "peak_running": "requests",
+    "published": "see unit",
+    "derived": "see unit",
+    "difference": "see unit",
+    "stated": "see unit",
+}
+_ONE = ("num_", "ours_over", "recall", "lost_mass", "needle_recall", "of_copy", "bytes_equal")
+_COUNTS = {
+    "accepted",
+    "capability",
+    "group",
+    "input_errors",
+    "inputs",
+    "k",
+    "other_plan_errors",
+    "queries",
+    "refused",
+    "registers",
+    "repeats",
+    "rounds",
+    "rows",
+    "rows_per_page",
+    "scale_byte",
+    "seed",
+    "seeds",
+    "threads",
+    "tile",
+    "unclear",
+}
+
+
+def unit_of(column: str) -> str | None:
+    """The unit of a column that holds numbers; `1` for counts and ratios, None where it is unknown.
+
+    >>> unit_of("block_stride_bytes"), unit_of("gain_percent"), unit_of("num_layers")
+    ('bytes', '%', '1')
+    """
+    for prefix, unit in _PREFIXES.items():
+        if column.startswith(prefix) and not column.endswith("_percent"):
+            return unit
+    for suffix, unit in _SUFFIXES.items():
+        if column.endswith(suffix):
+            return unit
+    return "1" if column in _COUNTS or column.startswith(_ONE) else None

@@ -1,4 +1,4 @@
-"""The result tables: their names, what computes them, and what they rest on."""
+"""The tables that the library computes: their names, what computes them, and what they rest on."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from kvslab.tables import (
     peers_table,
     public_cases_table,
     published_table,
+    rules_table,
     strides_table,
     transfer_table,
 )
@@ -56,11 +57,15 @@ class ResultTable:
         return REGENERATE
 
 
-MOONCAKE_URL = "https://github.com/kvcache-ai/Mooncake/tree/main/FAST25-release/traces"
 _PEER_SOURCES = (
     (PR_48993, PR_48993_URL),
     ("SGLang issue 23602", "https://github.com/sgl-project/sglang/issues/23602"),
     ("Jenga, SOSP 2025", "https://doi.org/10.1145/3731569.3764823"),
+)
+
+KERNEL_SOURCES = (
+    ("OCP Microscaling Formats (MX) v1.0", "https://www.opencompute.org/documents/"),
+    (PR_48993, PR_48993_URL),
 )
 
 RESULT_TABLES: tuple[ResultTable, ...] = (
@@ -100,128 +105,11 @@ RESULT_TABLES: tuple[ResultTable, ...] = (
         name="models", title="Padding of other models, and what packing and fitting bring", build=models_table
     ),
     ResultTable(name="transfer", title="A plan fitted to one length, used at another", build=transfer_table),
-)
-"""Tables that the library computes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptTable:
-    """A table that needs a file which the package does not have: described here, never called stale.
-
-    Args:
-        name: File name without `.csv`.
-        title: One line.
-        fields: `(column, type)`.
-        sources: `(title, url)` of what it rests on.
-        regenerate: The command that computes it again.
-        columns: Descriptions that differ from `COLUMNS` here.
-    """
-
-    name: str
-    title: str
-    fields: tuple[tuple[str, str], ...]
-    sources: tuple[tuple[str, str], ...]
-    regenerate: str
-    columns: Mapping[str, str] = field(default_factory=dict)
-
-
-_TRACE_TABLES: tuple[KeptTable, ...] = (
-    KeptTable(
-        name="trace_simulation",
-        title="One hour of a production chat service, or its first requests, played against several planners",
-        fields=(
-            *((name, "string") for name in ("model", "backend", "indexer")),
-            *((name, "integer") for name in ("budget_bytes", "max_in_flight_tokens")),
-            ("arrivals", "string"),
-            ("num_requests", "integer"),
-            *((name, "string") for name in ("trace_sha256", "slab")),
-            ("num_groups", "integer"),
-            *((name, "number") for name in ("requests_steady", "mean_running")),
-            *((name, "integer") for name in ("peak_running", "num_steps")),
-            ("steps_change_percent", "number"),
-            ("crowded_steps", "integer"),
-            ("mean_wait_steps", "number"),
-            *((name, "integer") for name in ("num_finished", "num_shortfalls")),
-            ("source", "string"),
-        ),
-        sources=(("Mooncake traces, FAST'25 release", MOONCAKE_URL),),
-        regenerate="kvslab simulate MODEL --backend BACKEND --indexer INDEXER --budget BUDGET_BYTES"
-        " --trace conversation_trace.jsonl --limit NUM_REQUESTS --slab SLAB [--slab SLAB ...]"
-        " --append results/trace_simulation.csv, once for each setup of the table",
-    ),
-)
-
-_MEASURED = (("device", "string"), ("software", "string"), ("date", "string"))
-_KERNEL_SOURCES = (
-    ("OCP Microscaling Formats (MX) v1.0", "https://www.opencompute.org/documents/"),
-    (PR_48993, PR_48993_URL),
-)
-
-RECORD_TABLES: tuple[KeptTable, ...] = (
-    KeptTable(
-        name="mxfp4_cpu",
-        title="MXFP4 on a CPU beside a copy and other packages",
-        fields=(
-            *((name, "string") for name in ("operation", "dtype")),
-            *((name, "number") for name in ("threads", "rows")),
-            *((name, "string") for name in ("contender", "status")),
-            *((name, "number") for name in ("bytes_equal", "gb_s", "gb_s_p10", "gb_s_p90")),
-            *((name, "number") for name in ("ours_over", "ours_over_p10", "ours_over_p90", "rounds")),
-            *_MEASURED,
-            ("note", "string"),
-        ),
-        sources=_KERNEL_SOURCES,
-        regenerate="python benchmarks/mxfp4_cpu.py",
-        columns={"rows": "Rows of 128 elements."},
-    ),
-    KeptTable(
-        name="indexer_recall",
-        title="Recall and lost score mass of an indexer that ranks with quantized keys",
-        fields=(
-            ("keys", "string"),
-            ("num_keys", "integer"),
-            ("format", "string"),
-            ("rotated", "boolean"),
-            ("rule", "string"),
-            ("k", "integer"),
-            *((name, "number") for name in ("recall", "recall_95", "lost_mass", "lost_mass_95")),
-            *((name, "integer") for name in ("seeds", "queries")),
-            *_MEASURED,
-            *((name, "number") for name in ("needle_recall", "needle_recall_exact")),
-        ),
-        sources=_KERNEL_SOURCES,
-        regenerate="python benchmarks/indexer_recall.py",
-    ),
-    KeptTable(
-        name="kernel_resources",
-        title="What the Triton kernels take, compiled ahead of time",
-        fields=(
-            *((name, "string") for name in ("kernel", "variant")),
-            ("capability", "integer"),
-            ("triton", "string"),
-            *(
-                (name, "integer")
-                for name in ("num_warps", "registers", "spill_store_bytes", "spill_load_bytes")
-            ),
-            *((name, "integer") for name in ("stack_bytes", "shared_bytes", "ptx_instructions")),
-            *((name, "integer") for name in ("flushed_instructions", "tile", "repeats")),
-            ("date", "string"),
-        ),
-        sources=_KERNEL_SOURCES,
-        regenerate="python benchmarks/kernel_resources.py",
-    ),
-    KeptTable(
+    ResultTable(
         name="mxfp4_rules",
         title="Bytes that the rules of public implementations write for the same microblock",
-        fields=(
-            *((name, "string") for name in ("microblock", "rule")),
-            ("scale_byte", "integer"),
-            *((name, "string") for name in ("codes", "first_values")),
-        ),
-        sources=_KERNEL_SOURCES,
-        regenerate="python benchmarks/indexer_recall.py",
+        build=rules_table,
+        sources=KERNEL_SOURCES,
     ),
 )
-
-KEPT_TABLES: tuple[KeptTable, ...] = _TRACE_TABLES + RECORD_TABLES
-"""Tables that were measured, or that need a file which the package does not have."""
+"""Tables that the library computes."""

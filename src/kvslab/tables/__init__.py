@@ -7,6 +7,7 @@ says where it comes from.
 
 from kvslab.tables.cases import public_cases_table
 from kvslab.tables.change import ablation_table, gb200_table, published_table
+from kvslab.tables.devices import devices_table
 from kvslab.tables.fitting import (
     breakdown_table,
     fit_table,
@@ -27,6 +28,7 @@ from kvslab.tables.layout import (
 )
 from kvslab.tables.models import models_table
 from kvslab.tables.replay import replay_table, trace_requests
+from kvslab.tables.rules import rules_table
 from kvslab.tables.serving import admission_table, capacity_table
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "breakdown_table",
     "capacity_table",
     "compare_table",
+    "devices_table",
     "fit_table",
     "frontier_table",
     "gb200_table",
@@ -48,6 +51,7 @@ __all__ = [
     "published_table",
     "replay_table",
     "role_of",
+    "rules_table",
     "slab_pages_table",
     "strides_table",
     "tensors_table",
