@@ -66,13 +66,15 @@ def _said(*command: str) -> str:
 def commit() -> str:
     """The commit of the repository that holds this package, with a plus where tracked files differ from it.
 
-    Empty where the package is installed outside a repository.
+    Files of `results/` do not count: a run that writes records must not spoil the stamp of
+    the next.  Empty where the package is installed outside a repository.
     """
     here = str(Path(__file__).parent)
     if _said("git", "-C", here, "ls-files", "--error-unmatch", Path(__file__).name) == "":
         return ""
     name = _said("git", "-C", here, "rev-parse", "--short=12", "HEAD")
-    changed = _said("git", "-C", here, "status", "--porcelain", "--untracked-files=no", "--", here)
+    code = (":(top)", ":(top,exclude)results")
+    changed = _said("git", "-C", here, "status", "--porcelain", "--untracked-files=no", "--", *code)
     return name + ("+" if name and changed else "")
 
 
