@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kvslab.cli import main
 from kvslab.errors import InputError
 from kvslab.results import read_record, verify_results, write_record, write_results
 from kvslab.results.records import SUMS, broken_records, machine, read_sums
@@ -72,3 +73,30 @@ def test_the_stamp_names_device_driver_versions_commit_and_day() -> None:
     assert set(on_cpu) == {"device", "driver", "software", "commit", "date"}
     assert "cores" in on_cpu["device"] and on_cpu["driver"] == "" and "numpy" in on_cpu["software"]
     assert machine((), gpu="NVIDIA H200, sm_90")["device"] == "NVIDIA H200, sm_90"
+
+
+def test_rows_that_a_replay_appends_get_a_new_checksum(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(
+        '{"timestamp": 0, "input_length": 9000, "output_length": 5, "hash_ids": []}\n' * 3, "utf-8"
+    )
+    table = tmp_path / "trace_simulation.csv"
+    (tmp_path / SUMS).write_text("", encoding="utf-8")
+    command = [
+        "simulate",
+        "deepseek-v4-flash",
+        "--budget",
+        "16GiB",
+        "--trace",
+        str(trace),
+        "--slab",
+        "overlay",
+    ]
+    assert main([*command, "--append", str(table)]) == 0
+    first = read_sums(tmp_path)["trace_simulation.csv"]
+    assert main([*command, "--slab", "padded", "--backend", "flashmla", "--append", str(table)]) == 0
+    capsys.readouterr()
+    assert read_sums(tmp_path)["trace_simulation.csv"] != first
+    assert broken_records(tmp_path) == {}

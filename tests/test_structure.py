@@ -7,46 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import kvslab
+from kvslab.tables.house import ROOMS, ROOT, direct_imports, house_table, imported, room_of
 
-ROOT = Path(kvslab.__file__).parent
-
-# From the ground up, along the way that data takes.
-# A module may import from earlier rooms, and inside its own.
-ROOMS = (
-    # the ground: no room of the planner
-    "errors",
-    "intmath",
-    "files",
-    "printed",
-    # config -> layers
-    "formats",
-    "layers",
-    "models",
-    # layers -> groups -> slab
-    "groups",
-    "slab",
-    "generations",
-    "layouts",
-    # slab -> plan -> capacity, fit
-    "plan",
-    "capacity",
-    "fit",
-    "simulate",
-    # plan -> bytes
-    "memory",
-    "mxfp4",
-    # what others printed
-    "published",
-    "logs",
-    # for people
-    "tables",
-    "sweep",
-    "results",
-    "plots",
-    "book",
-    "cli",
-)
 FILES = sorted(ROOT.rglob("*.py"))
 # Exact integers only, and no heavy package: every room up to `fit`, and the bytes as numbers.
 PLANNING_ROOMS = ROOMS[ROOMS.index("formats") : ROOMS.index("simulate")]
@@ -63,35 +25,10 @@ HEAVY = {"torch", "pandas", "matplotlib", "numpy", "seaborn"}
 WRITERS = ("files.py", "mxfp4/resources.py", "memory/views.py")
 
 
-def room_of(path: Path) -> str:
-    first = path.relative_to(ROOT).parts[0].removesuffix(".py")
-    return first
-
-
-def is_module(name: str) -> bool:
-    path = ROOT.joinpath(*name.split(".")[1:])
-    return name.startswith("kvslab.") and (
-        path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
-    )
-
-
-def imported(tree: ast.AST) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                names.add(inner if is_module(inner) else node.module)
-            assert node.level == 0, "imports are absolute"
-        elif isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-    return names
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_point_down(path: Path) -> None:
     room = room_of(path)
-    if room == "__init__":
+    if not room:
         return
     assert room in ROOMS, f"{room} has no place in the house: add it to ROOMS"
     for module in imported(ast.parse(path.read_text(encoding="utf-8"))):
@@ -160,3 +97,16 @@ def test_modules_are_readable_in_one_sitting() -> None:
         if (n := len(p.read_text(encoding="utf-8").splitlines())) > 400
     }
     assert long == {}
+
+
+def test_the_picture_of_the_house_is_the_house() -> None:
+    frame = house_table()
+    assert tuple(frame["room"]) == ROOMS
+    assert frame["num_files"].sum() == len([path for path in FILES if room_of(path)])
+    assert all(frame["what"].str.len() > 20)
+    arrows = set(direct_imports(frame))
+    # The way that data takes, by hand.
+    way = [("models", "layers"), ("groups", "layers"), ("slab", "groups"), ("plan", "slab")]
+    way += [("capacity", "plan"), ("fit", "capacity"), ("memory", "plan")]
+    assert set(way) <= arrows
+    assert ("fit", "slab") not in arrows, "what follows from other arrows is left out"

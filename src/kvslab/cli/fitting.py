@@ -35,7 +35,7 @@ from kvslab.cli.serving import (
     options_of,
 )
 from kvslab.errors import InputError
-from kvslab.files import read_json, write_atomically
+from kvslab.files import is_there, read_json, write_atomically
 from kvslab.fit import (
     BLOCK_SIZES,
     BlockSizes,
@@ -331,7 +331,7 @@ def _read_rows(path: Path) -> "pd.DataFrame | None":
     """The rows of an earlier run, None where there is no file; anything else is refused before a run."""
     import pandas as pd
 
-    if not path.exists():
+    if not is_there(path):
         return None
     try:
         frame = pd.read_csv(path, keep_default_na=False)
@@ -345,5 +345,9 @@ def _read_rows(path: Path) -> "pd.DataFrame | None":
 def _append(path: Path, old: "pd.DataFrame | None", new: "pd.DataFrame") -> None:
     import pandas as pd
 
+    from kvslab.results.records import SUMS, seal
+
     frame = new if old is None else pd.concat([old, new]).drop_duplicates(ROW_KEY, keep="last")
     write_atomically(path, frame.to_csv(index=False, lineterminator="\n"))
+    if is_there(path.parent / SUMS):  # a directory of results, whose kept tables have checksums
+        seal(path.parent, path)
