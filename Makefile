@@ -10,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SITE := book/_build/html
+NOTEBOOKS := book/_build/notebooks
 
 # A stamp is as old as the last installation; an edit of pyproject.toml makes it stale.
 VENV_STAMP := $(VENV)/.made
@@ -26,7 +27,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install lint type unit test book check-book results bench clean
+.PHONY: help venv install lint type unit test book check-book browser notebooks results bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -57,11 +58,12 @@ type: $(TEST_STAMP) ## mypy --strict
 unit: $(TEST_STAMP) ## pytest, doctests included
 	$(BIN)/pytest
 
-test: $(TEST_STAMP) ## everything CI checks: lint, type, unit, check-book
+test: $(TEST_STAMP) ## everything CI checks: lint, type, unit, check-book, browser
 	$(MAKE) --no-print-directory lint
 	$(MAKE) --no-print-directory type
 	$(MAKE) --no-print-directory unit
 	$(MAKE) --no-print-directory check-book
+	$(MAKE) --no-print-directory browser
 
 # Every page is read and written anew, so that no warning and no page of an earlier run is left over;
 # unchanged chapters still come from the execution cache, which is emptied when the library changed.
@@ -78,6 +80,21 @@ book: $(BOOK_STAMP) ## run the chapters and build the HTML book
 
 check-book: book $(TEST_STAMP) ## build the book, then check its links and that it needs no other host
 	$(BIN)/python book/check_site.py $(SITE)
+
+# It looks at the book as it was built last; Chromium is the one thing that it does not install.
+browser: $(TEST_STAMP) ## open every page of the built book in headless Chromium
+	$(BIN)/python book/check_browser.py $(SITE)
+
+# A chapter that fails stops here, with its error as the last line.
+notebooks: $(TEST_STAMP) ## run every chapter as a notebook; PARAMETERS="-p backend flashmla" for other ones
+	@mkdir -p $(NOTEBOOKS)
+	@set -e; for chapter in $(sort $(wildcard book/chapters/*.md)); do \
+	  notebook=$(NOTEBOOKS)/$$(basename $$chapter .md).ipynb; \
+	  $(BIN)/jupytext --quiet --to ipynb --output $$notebook $$chapter; \
+	  $(BIN)/papermill $$notebook $$notebook --cwd book/chapters --no-progress-bar --log-level ERROR $(PARAMETERS); \
+	  $(BIN)/python -m kvslab.book $$notebook; \
+	  echo "$$notebook"; \
+	done
 
 results: $(BOOK_STAMP) ## compute the tables under results/ again
 	$(BIN)/kvslab results write

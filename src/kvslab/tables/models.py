@@ -5,6 +5,7 @@ from fractions import Fraction
 import pandas as pd
 
 from kvslab.capacity import Load, held_blocks, max_concurrency
+from kvslab.errors import BudgetError
 from kvslab.fit import NOTICEABLE, fit
 from kvslab.generations import generation_named
 from kvslab.layers import CacheLayer, RecurrentState
@@ -40,6 +41,9 @@ def models_table(
     * `fitted_change_percent`: the same with a plan searched for this load
     * `bound_percent`: change of the requests if no byte of today's blocks were padded; only other
       block sizes can pass it
+
+    Raises:
+        BudgetError: Some model's tokens in flight alone fill the budget.
     """
     return pd.DataFrame(
         [_row(name, length_tokens, budget_bytes, max_in_flight_tokens) for name in (*PRESETS, *OTHER_PRESETS)]
@@ -57,6 +61,9 @@ def _row(name: str, length_tokens: int, budget_bytes: int, max_in_flight_tokens:
     today = generation_named("bucketed").lay_out(layers)
     overlay, standard = (generation_named(n).lay_out(layers, packed=True) for n in ("overlay", "standard"))
     served, padding = requests(today), _padding(today, load)
+    if not served:
+        need = f"more than {max_in_flight_tokens:,} tokens in flight of {name} take"
+        raise BudgetError(f"budget: got {budget_bytes:,} bytes, need {need}")
     fitted = fit(layers, load, budget_bytes, min_gain=NOTICEABLE).requests / served
     gains = [percent(requests(slab) / served) for slab in (overlay, standard)]
     return {
