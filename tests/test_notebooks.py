@@ -22,6 +22,8 @@ import pandas as pd
 import pytest
 
 from kvslab import Load, Plan, PlanError, book, max_concurrency
+from kvslab.book import chapter
+from kvslab.book.notebook import main as resolve_notebooks
 from kvslab.capacity import block_price_bytes
 from kvslab.models import load_layers
 from kvslab.published import STATED, Setup, slab_of
@@ -334,7 +336,9 @@ def test_records_without_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     frame = book.records("indexer_recall")
     assert frame is not None and len(frame), "beside the library's own source"
-    monkeypatch.setattr(book, "__file__", str(tmp_path / "site-packages" / "kvslab" / "book.py"))
+    monkeypatch.setattr(
+        chapter, "__file__", str(tmp_path / "site-packages" / "kvslab" / "book" / "chapter.py")
+    )
     with pytest.raises(PlanError, match="need results/ of a checkout of kvslab"):
         book.records("indexer_recall")
 
@@ -354,5 +358,5 @@ def test_records_of_several_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_resolving_what_is_no_notebook(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "layers.json"
     path.write_text('{"layers": []}', encoding="utf-8")
-    assert book.main([str(path)]) == 2
+    assert resolve_notebooks([str(path)]) == 2
     assert capsys.readouterr().err == f"error: {path}: got 'JSON without cells', need a notebook\n"

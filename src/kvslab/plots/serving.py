@@ -7,13 +7,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from kvslab.plots.style import AFTER, BEFORE, BOUND, use_style
+from kvslab.plots.style import AFTER, BEFORE, BOUND, INK, use_style
 from kvslab.simulate import SimulationResult
 
 FORMULA_COLOURS = {"legacy": "#999999", "block_sum": "#D55E00", "steady": "#0072B2"}
 FORMULA_MARKERS = {"legacy": "s", "block_sum": "o", "steady": "^"}
 FORMULA_WIDTHS = {"legacy": 3.5, "block_sum": 1.5, "steady": 1.5}
-LABEL_SHIFTS = {"legacy": 7, "block_sum": -7, "steady": 0}
+# Line ends nearer than this factor share one label.
+NEAR = 1.4
 
 
 def price_figure(frame: pd.DataFrame) -> Axes:
@@ -64,17 +65,27 @@ def formulas_figure(points: pd.DataFrame, *, x: str, label: str) -> Axes:
         ax.plot(
             tokens, requests, color=colour, marker=FORMULA_MARKERS[formula], ms=4, lw=FORMULA_WIDTHS[formula]
         )
+    ends = {formula: float(points[formula].iloc[-1]) for formula in FORMULA_COLOURS}
+    labels: list[list[str]] = []
+    for formula in sorted(ends, key=lambda name: ends[name]):
+        if labels and ends[formula] < NEAR * ends[labels[-1][-1]]:
+            labels[-1].append(formula)
+        else:
+            labels.append([formula])
+    for names in labels:
         ax.annotate(
-            formula,
-            (tokens[-1], requests[-1]),
-            xytext=(6, LABEL_SHIFTS[formula]),
+            ", ".join(names),
+            (tokens[-1], ends[names[0]]),
+            xytext=(8, 0),
             textcoords="offset points",
             va="center",
-            color=colour,
+            fontsize=9,
+            color=INK,
         )
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
-    ax.margins(x=0.14)
+    ax.margins(y=0.1)
+    ax.set_xlim(tokens[0] / 1.4, tokens[-1] * (tokens[-1] / tokens[0]) ** 0.22)  # room for the labels
     ax.set_xticks(tokens, [_short(value) for value in tokens])
     ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}" if y >= 1 else f"{y:g}"))
     ax.yaxis.set_minor_formatter(NullFormatter())
@@ -104,7 +115,13 @@ def occupancy_figure(results: Sequence[tuple[str, SimulationResult]], num_blocks
     ax.legend(loc="upper right", bbox_to_anchor=(1, 0.9))
     ax.axhline(num_blocks, color=BOUND, ls="--", lw=1.2)
     ax.annotate(
-        f"{num_blocks:,} blocks", (0, num_blocks), xytext=(0, 3), textcoords="offset points", color=BOUND
+        f"{num_blocks:,} blocks",
+        (1, num_blocks),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha="right",
+        color=BOUND,
     )
     ax.set_ylim(0, 1.12 * num_blocks)
     ax.set_xlim(left=0)
