@@ -140,6 +140,10 @@ def test_spellings_of_a_pattern_agree() -> None:
     oss = config_of("gpt-oss-20b")
     del oss["layer_types"]
     assert model_from_config(oss) == load_model("gpt-oss-20b")
+    olmo = config_of("olmo-3-7b")
+    for left_out in ("layer_types", "sliding_window", "num_key_value_heads"):
+        del olmo[left_out]
+        assert model_from_config(olmo) == load_model("olmo-3-7b")
 
 
 def test_config_classes_fill_in_what_files_leave_out() -> None:

@@ -14,7 +14,7 @@ import pytest
 from kvslab.capacity import plan_stages
 from kvslab.errors import InputError
 from kvslab.generations import GENERATIONS, generation_named
-from kvslab.layers import CacheLayer
+from kvslab.layers import CacheLayer, FullHistory, SlidingWindow
 from kvslab.models import (
     OTHER_PRESETS,
     PRESETS,
@@ -39,7 +39,7 @@ NUMBERS = [
 ]
 ONE_KIND = ("llama-3.1-8b", "mistral-7b-v0.1", "mixtral-8x7b", "qwen3-coder-30b")
 ATTENTION = (*ONE_KIND, "gpt-oss-20b", "gpt-oss-120b", "gemma-3-27b", "gemma-3n-e4b", "gemma-4-31b")
-ATTENTION = (*ATTENTION, "llama-4-scout")
+ATTENTION = (*ATTENTION, "llama-4-scout", "olmo-3-7b")
 RECURRENT = ("qwen3-next-80b", "kimi-linear-48b", "jamba-v0.1", "bamba-9b")
 
 
@@ -153,6 +153,18 @@ def test_sparse_latent_rows() -> None:
     assert {layer.spec.block_size for layer in layers} == {64}
     slab = generation_named("standard").lay_out(layers)
     assert slab.block_stride == 62 * 64 * (656 + 132) and len(slab.groups) == 1
+
+
+def test_olmo_3_by_hand() -> None:
+    """No vector and no public log: 32 heads of 128, K and V, two bytes each; every fourth layer full."""
+    layers = load_model("olmo-3-7b").layers
+    window = SlidingWindow(window_tokens=4096)
+    assert [layer.spec.retention for layer in layers] == [window, window, window, FullHistory()] * 8
+    assert {layer.spec.row_bytes for layer in layers} == {2 * 32 * 128 * 2}
+    for generation in GENERATIONS.values():
+        slab = generation.lay_out(layers)
+        assert [len(group.layers) for group in slab.groups] == [8, 8, 8, 8]
+        assert slab.block_stride == 8 * 16 * 16_384 and slab.padding_bytes == 0
 
 
 # --- sharing out

@@ -3,11 +3,73 @@
 Every message is one line: it names the field or the layers, says what was got
 and what is needed, and gives the numbers.  The command line prints it and exits
 with code 2; nothing else in the package catches these.
+
+What a file holds may be absurd: a name of a megabyte, a line break or a terminal's
+control character in it, a value that Python cannot print.  The message stays short,
+readable and one line.
 """
+
+from collections.abc import Iterator
+
+_MOST_MESSAGE = 1_500
+_MOST_FIELD = 300
+_MOST_VALUE = 80
+
+
+def _one_line(text: str) -> str:
+    """The text with every character escaped that would break a line or reach the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _cut_middle(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 2 :]}"
+
+
+def _pieces(value: object) -> Iterator[str]:
+    """The `repr` of a value piece by piece: a nest of lists is never walked to its end."""
+    match value:
+        case str() | bytes():
+            yield repr(value[: _MOST_VALUE + 1])
+        case dict():
+            yield "{"
+            for i, (key, item) in enumerate(value.items()):
+                yield ", " if i else ""
+                yield from _pieces(key)
+                yield ": "
+                yield from _pieces(item)
+            yield "}"
+        case list() | tuple():
+            yield "[" if isinstance(value, list) else "("
+            for i, item in enumerate(value):
+                yield ", " if i else ""
+                yield from _pieces(item)
+            yield "]" if isinstance(value, list) else ",)" if len(value) == 1 else ")"
+        case int() if value.bit_length() > 1_024:
+            yield f"an integer of {value.bit_length():,} bits"
+        case _:
+            yield repr(value)
+
+
+def _shown(value: object) -> str:
+    text = ""
+    for piece in _pieces(value):
+        text += piece
+        if len(text) > _MOST_VALUE:
+            break
+    return _cut(text, _MOST_VALUE)
 
 
 class PlanError(ValueError):
     """The base of every error that `kvslab` raises on purpose; its message is one line.
+
+    Args:
+        message: What is wrong; control characters in it are escaped.
 
     >>> import kvslab
     >>> try:
@@ -16,6 +78,9 @@ class PlanError(ValueError):
     ...     print(str(error)[:32])
     model: got 'no-such-model', need
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_cut(_one_line(message), _MOST_MESSAGE))
 
 
 class _Missing:
@@ -41,13 +106,13 @@ class InputError(PlanError):
     """
 
     def __init__(self, field: str, got: object, need: str) -> None:
-        shown = repr(got)
-        if len(shown) > 80:
-            shown = shown[:77] + "..."
-        super().__init__(f"{field}: got {shown}, need {need}")
+        super().__init__(f"{_cut_middle(_one_line(field), _MOST_FIELD)}: got {_shown(got)}, need {need}")
         self.field = field
         self.got = got
         self.need = need
+
+    def __reduce__(self) -> tuple[type["InputError"], tuple[str, object, str]]:
+        return type(self), (self.field, self.got, self.need)  # a worker process sends it back whole
 
     def within(self, where: str) -> "InputError":
         """The same fault, with the field named from further out."""

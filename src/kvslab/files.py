@@ -43,11 +43,42 @@ def parse_json(text: str, source: str) -> object:
         InputError: The text is no such JSON; `source` is named.
     """
     try:
-        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+        if "\\ud" in text.lower():  # half a surrogate pair would break every later print and write
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        return value
     except RecursionError:
         raise InputError(source, "nested too deeply", "JSON of ordinary depth") from None
+    except UnicodeEncodeError:
+        raise InputError(source, "half a surrogate pair", "text of whole characters") from None
     except ValueError as error:
         raise InputError(source, str(error), "a JSON object") from None
+
+
+def read_text(path: Path, what: str) -> str:
+    """Read a text file of at most 64 MiB, a pipe or a device no further than that.
+
+    Args:
+        path: The file.
+        what: How errors call what is needed, e.g. `JSON file`.
+
+    Raises:
+        InputError: The file cannot be read, is too large, or is no UTF-8.
+    """
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_FILE_BYTES + 1)
+        if len(raw) > MAX_FILE_BYTES:
+            raise InputError(str(path), "a larger file", f"at most {MAX_FILE_BYTES:,} bytes")
+        return raw.decode("utf-8")
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
+        if isinstance(error, UnicodeDecodeError):
+            reason = "no UTF-8 text"
+        else:
+            reason = getattr(error, "strerror", None) or "a name that no file can have"
+        raise InputError(str(path), reason, f"a readable {what}") from None
 
 
 def read_json(path: Path) -> object:
@@ -56,16 +87,23 @@ def read_json(path: Path) -> object:
     Raises:
         InputError: The file cannot be read, is too large, or is no JSON.
     """
+    return parse_json(read_text(path, "JSON file"), str(path))
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is a file or a directory of this name.
+
+    Raises:
+        InputError: The system cannot say: the name is too long, or a directory is closed.
+    """
     try:
-        if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
-            raise InputError(str(path), f"{path.stat().st_size:,} bytes", f"at most {MAX_FILE_BYTES:,} bytes")
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "no UTF-8 text"
-        raise InputError(str(path), reason, "a readable JSON file") from None
-    return parse_json(text, str(path))
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "a name that no file can have"
+        raise InputError(str(path), reason, "a name that can be looked up") from None
+    return True
 
 
 class Fields:
@@ -172,7 +210,7 @@ def write_atomically(path: Path, data: str | bytes) -> None:
     raw = data.encode("utf-8") if isinstance(data, str) else data
     temporary: str | None = None
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
         with os.fdopen(handle, "wb") as stream:
             stream.write(raw)
             stream.flush()
@@ -181,11 +219,12 @@ def write_atomically(path: Path, data: str | bytes) -> None:
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-        raise InputError(str(path), error.strerror or "an error", "a file that can be written") from None
+        reason = getattr(error, "strerror", None) or "a name that no file can have"
+        raise InputError(str(path), reason, "a file that can be written") from None
     except BaseException:
         if temporary is not None:
             with contextlib.suppress(OSError):

@@ -120,9 +120,9 @@ def chunk_size(first_count: int, counts: Sequence[int]) -> int:
     >>> chunk_size(31, [31, 61, 31, 30])
     31
     """
-    everything = (first_count, *counts)
-    candidates = range(first_count, max(everything) + 1)
-    return min(candidates, key=lambda d: (sum(round_up(x, d) - x for x in everything), -d))
+    times = Counter((first_count, *counts))  # of thousands of counts, most are equal
+    candidates = range(first_count, max(times) + 1)
+    return min(candidates, key=lambda d: (sum(n * (round_up(x, d) - x) for x, n in times.items()), -d))
 
 
 def cut_class(
@@ -165,7 +165,7 @@ def cut_evenly(
 
 
 PageRule = Callable[[CacheLayer, Sequence[int]], int]
-"""`(layer, page sizes of the first group) -> bytes of the layer's page`."""
+"""`(layer, page sizes of the first group, ascending) -> bytes of the layer's page`."""
 
 
 def keep_page(layer: CacheLayer, first_pages: Sequence[int]) -> int:
@@ -200,7 +200,7 @@ def group_latent_stack(layers: Sequence[CacheLayer], page_rule: PageRule) -> tup
             f"mla_attention layers: got block sizes {sizes}, need one block_size for the first group"
         )
     first = own_pages(latent)
-    first_pages = tuple(dict.fromkeys(first.page_bytes))
+    first_pages = tuple(sorted(set(first.page_bytes)))
     rest = (layer for layer in layers if layer.spec.kind != "mla_attention")
     classes = classes_of(rest, key=lambda layer: (layer.spec.block_size, layer.spec.retention))
     pages = [tuple(page_rule(layer, first_pages) for layer in members) for members in classes]

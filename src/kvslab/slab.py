@@ -142,6 +142,10 @@ class SlabLayout:
         """Index in `owners` of the one that this group is, or is part of."""
         return next(i for i, owner in enumerate(self.owners) if group_id in owner)
 
+    def _owner_of(self, group_id: int) -> tuple[int, ...]:
+        """The owner that this group is, or is part of; not looked up in `owners`, which is long."""
+        return next((members for members in self.lockstep if group_id in members), (group_id,))
+
     def _prove_one_page_per_slot(self, ranges: Iterable[tuple[int, int, str]], starts: Sequence[int]) -> None:
         holder: dict[int, str] = {}
         for start, end, name in ranges:
@@ -168,12 +172,12 @@ class SlabLayout:
 
     def unused_bytes(self, group_id: int) -> int:
         """Bytes of a block that no page covers while this group (or its lockstep set) owns it."""
-        owner = self.owners[self.owner_id(group_id)]
+        owner = self._owner_of(group_id)
         return self.block_stride - sum(self.groups[i].group_bytes for i in owner)
 
     def group_padding_bytes(self, group_id: int) -> int:
         """Bytes of a block that no row uses while this group (or its lockstep set) owns it."""
-        owner = self.owners[self.owner_id(group_id)]
+        owner = self._owner_of(group_id)
         return self.block_stride - sum(self.groups[i].payload_bytes for i in owner)
 
     @property

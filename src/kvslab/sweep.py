@@ -28,7 +28,7 @@ import pandas as pd
 
 from kvslab.capacity import Load
 from kvslab.errors import InputError, PlanError
-from kvslab.files import MAX_FILE_BYTES, Fields, write_atomically
+from kvslab.files import Fields, is_there, read_text, write_atomically
 from kvslab.fit import BLOCK_SIZES, BlockSizes, fit
 from kvslab.formats import BACKENDS, INDEXER_FORMATS
 from kvslab.intmath import checked_int, parse_bytes
@@ -104,17 +104,13 @@ def read_grid(path: Path) -> tuple[Point, ...]:
         PlanError: PyYAML is missing.
     """
     yaml = _needed("yaml", "PyYAML")
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise InputError(str(path), "a larger file", f"at most {MAX_FILE_BYTES:,} bytes")
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "no UTF-8 text"
-        raise InputError(str(path), reason, "a readable YAML file") from None
+    text = read_text(path, "YAML file")
     try:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InputError(str(path), " ".join(str(error).split()), "a YAML mapping") from None
+    except (LookupError, AttributeError, TypeError):  # how PyYAML meets a tag whose text does not suit it
+        raise InputError(str(path), "a value that its tag does not suit", "a YAML mapping") from None
     return grid_points(value, str(path))
 
 
@@ -343,7 +339,7 @@ def _write(points: Sequence[Point], rows: dict[tuple[Any, ...], dict[str, Any]],
 
 
 def _read(output: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
-    if not output.exists():
+    if not is_there(output):
         return {}
     try:
         frame = pd.read_parquet(output)

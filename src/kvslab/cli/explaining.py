@@ -1,5 +1,6 @@
 """`kvslab explain`: what a serving engine's startup log says about the KV cache."""
 
+import io
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +20,7 @@ from kvslab.cli.serving import (
     stacks_of,
 )
 from kvslab.errors import InputError
-from kvslab.logs import FACTS, EngineLog, Explanation, Fit, explain, parse_log
+from kvslab.logs import FACTS, EngineLog, Explanation, Fit, explain, lines_of, parse_log, read_log
 
 
 def register(app: typer.Typer) -> None:
@@ -28,16 +29,13 @@ def register(app: typer.Typer) -> None:
 
 
 def _read(log: str) -> EngineLog:
-    if log == "-":
-        return parse_log(sys.stdin, "standard input")
-    try:
-        with Path(log).open(encoding="utf-8", errors="replace") as stream:
-            return parse_log(stream, log)
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        reason = getattr(error, "strerror", None) or "a name that cannot be opened"
-        raise InputError(log, reason, "a log file, or - for standard input") from None
+    if log != "-":
+        return read_log(Path(log))
+    if sys.stdin is None:
+        raise InputError("standard input", None, "a log")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+    return parse_log(lines_of(sys.stdin, "standard input"), "standard input")
 
 
 def _fit_row(fit: Fit) -> dict[str, Any]:

@@ -21,11 +21,12 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
     """The plan file of a plan whose blocks stand outermost, ready for `json.dump`.
 
     Raises:
-        LayoutError: The slab keeps layers outermost, or has lockstep sets.
+        LayoutError: The slab keeps layers outermost, or has shared slots or lockstep sets,
+            which the file could not give back.
     """
     slab = plan.slab
-    if not slab.block_outermost or slab.lockstep:
-        raise LayoutError("a plan file needs blocks outermost and no lockstep set")
+    if not slab.block_outermost or slab.slots or slab.lockstep:
+        raise LayoutError("a plan file needs blocks outermost, no shared slot and no lockstep set")
     layers = [layer for group in slab.groups for layer in group.layers]
     return {
         "format": FORMAT,

@@ -12,6 +12,7 @@ in a 32,768-byte page it costs four times its size.
 Source: vLLM PR 44454; behaviour of vLLM 0.26.0.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 
@@ -23,18 +24,18 @@ from kvslab.slab import SlabLayout, pack_slots
 
 
 def raised_page(layer: CacheLayer, first_pages: Sequence[int]) -> int:
-    """The smallest page size of the first group that holds the layer's page.
+    """The smallest page size of the first group, which are ascending, that holds the layer's page.
 
     Raises:
         RefusedError: None is large enough.
     """
-    fitting = [page for page in first_pages if page >= layer.spec.page_bytes]
-    if not fitting:
+    at = bisect_left(first_pages, layer.spec.page_bytes)
+    if at == len(first_pages):
         raise RefusedError(
             f"layer {layer.name!r} has a page of {layer.spec.page_bytes:,} bytes,"
-            f" larger than every page of the first group (largest {max(first_pages):,})"
+            f" larger than every page of the first group (largest {first_pages[-1]:,})"
         )
-    return min(fitting)
+    return first_pages[at]
 
 
 def group(layers: Sequence[CacheLayer]) -> tuple[CacheGroup, ...]:

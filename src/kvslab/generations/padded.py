@@ -13,16 +13,29 @@ Source: vLLM PR 44454 (what it replaced); behaviour of vLLM 0.22.1.
 
 from collections.abc import Sequence
 
+from kvslab.errors import RefusedError
 from kvslab.generations.base import Generation
 from kvslab.generations.bucketed import group, pack_buckets
 from kvslab.groups import CacheGroup
 from kvslab.slab import SlabLayout
 
+MOST_SLOTS = 200_000
+"""A stack of 20,000 layers could ask for a hundred million."""
+
 
 def pack(groups: Sequence[CacheGroup]) -> SlabLayout:
-    """Lay out T slots of every page size; the first group has them all, unless a stage lacks it."""
+    """Lay out T slots of every page size; the first group has them all, unless a stage lacks it.
+
+    Raises:
+        RefusedError: That would be more than `MOST_SLOTS`.
+    """
     num_slots = max(members.num_tuples for members in groups)
     depth = dict.fromkeys((page for members in groups for page in members.page_bytes), num_slots)
+    if num_slots * len(depth) > MOST_SLOTS:
+        raise RefusedError(
+            f"{num_slots:,} slots of each of {len(depth):,} page sizes: got {num_slots * len(depth):,} slots,"
+            f" need at most {MOST_SLOTS:,}"
+        )
     return pack_buckets(groups, depth, block_outermost=False)
 
 

@@ -1,7 +1,7 @@
 """A serving engine's startup log: what its lines state, and which planner and formula give them."""
 
 from kvslab.logs.explanation import Explained, Explanation, Fit, Reading, explain
-from kvslab.logs.lines import FACTS, EngineLog, Statement, parse_log
+from kvslab.logs.lines import FACTS, EngineLog, Statement, lines_of, parse_log, read_log
 
 __all__ = [
     "FACTS",
@@ -12,5 +12,7 @@ __all__ = [
     "Reading",
     "Statement",
     "explain",
+    "lines_of",
     "parse_log",
+    "read_log",
 ]

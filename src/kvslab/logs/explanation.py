@@ -6,7 +6,7 @@ formula where one of those counts gives exactly the printed number.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -34,6 +34,8 @@ CHECKED = (
     "estimated_length",
     "fitted_length",
 )
+MOST_STATEMENTS = 500
+"""Different statements about the cache in one log; each is held against every reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,10 @@ class Reading:
         load: Length and tokens in flight.
         formula: How concurrency is counted.
         counts: Block counts that the log allows.
+        one: Requests that one block serves by the formula.
+        budgets: Budgets that the log allows; None where it states no memory.
+        lengths: Longest requests that the engine would estimate for them; empty where the
+            log states none.
     """
 
     rows: str
@@ -55,6 +61,9 @@ class Reading:
     load: Load
     formula: Formula
     counts: range
+    one: Fraction
+    budgets: BudgetInterval | None
+    lengths: range
 
     @property
     def label(self) -> str:
@@ -127,11 +136,9 @@ def _in_flight(log: EngineLog, given: int | None) -> tuple[int, ...]:
     return (2048, 4096, 8192, 16384)
 
 
-def _counts(log: EngineLog, stride: int) -> range:
-    stated = log.integer("num_blocks_override", "num_blocks")
+def _counts(stated: int | None, interval: BudgetInterval | None, stride: int) -> range:
     if stated is not None:
         return range(stated, stated + 1)
-    interval = _budget(log)
     if interval is None:
         return range(0)
     low = interval.low_bytes // stride
@@ -148,6 +155,7 @@ def _budget(log: EngineLog) -> BudgetInterval | None:
 def _readings(
     log: EngineLog, stacks: Mapping[str, Sequence[CacheLayer]], in_flight: int | None, dcp: int, length: int
 ) -> Iterator[Reading]:
+    stated, budgets = log.integer("num_blocks_override", "num_blocks"), _budget(log)
     for generation in GENERATIONS.values():
         for rows, layers in stacks.items():
             try:
@@ -156,6 +164,13 @@ def _readings(
                 continue
             for tokens in _in_flight(log, in_flight):
                 load = Load.of(length, max_in_flight_tokens=tokens, dcp=dcp)
+                lengths = range(0)
+                if budgets is not None and log.last("estimated_length", "fitted_length") is not None:
+                    shortest, longest = (
+                        _longest(slab, generation, load, size)
+                        for size in (budgets.low_bytes, budgets.high_bytes - 1)
+                    )
+                    lengths = range(shortest, longest + 1)
                 for formula in LOGGED_FORMULAS:
                     yield Reading(
                         rows=rows,
@@ -163,16 +178,19 @@ def _readings(
                         slab=slab,
                         load=load,
                         formula=formula,
-                        counts=_counts(log, slab.block_stride),
+                        counts=_counts(stated, budgets, slab.block_stride),
+                        one=max_concurrency(slab.groups, 1, load, formula),
+                        budgets=budgets,
+                        lengths=lengths,
                     )
 
 
-def _given_by(reading: Reading, statement: Statement, log: EngineLog) -> str | None:
+def _given_by(reading: Reading, statement: Statement, *, is_overridden: bool) -> str | None:
     """How a reading gives exactly what the statement prints, in words; None where it does not."""
     groups, stride, load = reading.slab.groups, reading.slab.block_stride, reading.load
-    interval = _budget(log)
+    interval = reading.budgets
     match statement.fact:
-        case "num_blocks" if interval is not None and log.last("num_blocks_override") is None:
+        case "num_blocks" if interval is not None and not is_overridden:
             count = int(statement.value)
             fits = interval.low_bytes < (count + 1) * stride and count * stride < interval.high_bytes
             return "budget // block stride" if fits else None
@@ -188,13 +206,8 @@ def _given_by(reading: Reading, statement: Statement, log: EngineLog) -> str | N
             )
             same = Fraction(printed_like(needed, "0.00")) == Fraction(statement.value)
             return f"price {reading.generation.price}" if same else None
-        case "estimated_length" | "fitted_length" if interval is not None:
-            shortest, longest = (
-                _longest(reading, size) for size in (interval.low_bytes, interval.high_bytes - 1)
-            )
-            return (
-                f"price {reading.generation.price}" if shortest <= int(statement.value) <= longest else None
-            )
+        case "estimated_length" | "fitted_length" if int(statement.value) in reading.lengths:
+            return f"price {reading.generation.price}"
         case _:
             return None
 
@@ -217,30 +230,24 @@ def _old_tokens(reading: Reading, statement: Statement) -> str | None:
 def _matching_counts(reading: Reading, statement: Statement) -> range:
     """The block counts at which a reading prints what the statement says; both grow together."""
     length = reading.load.longest
-    one = max_concurrency(reading.slab.groups, 1, reading.load, reading.formula)
 
     def printed(count: int) -> Fraction:
         if statement.fact == "cache_tokens":
-            return Fraction(int(one * count * length))
-        return Fraction(printed_like(one * count, statement.value))
+            return Fraction(int(reading.one * count * length))
+        return Fraction(printed_like(reading.one * count, statement.value))
 
     stated = Fraction(statement.value)
     low = bisect_left(reading.counts, stated, key=printed)
     return reading.counts[low : bisect_right(reading.counts, stated, key=printed)]
 
 
-def _longest(reading: Reading, budget_bytes: int) -> int:
+def _longest(slab: SlabLayout, generation: Generation, load: Load, budget_bytes: int) -> int:
     return auto_fit_max_model_len(
-        reading.slab.groups,
-        reading.slab.block_stride,
-        budget_bytes,
-        reading.load,
-        reading.generation.price,
-        keep_null_block=False,
+        slab.groups, slab.block_stride, budget_bytes, load, generation.price, keep_null_block=False
     )
 
 
-def _fit(reading: Reading, log: EngineLog, statements: Sequence[Statement]) -> Fit | None:
+def _fit(reading: Reading, statements: Iterable[Statement]) -> Fit | None:
     counts = reading.counts
     for statement in statements:
         if statement.fact in ("cache_tokens", "concurrency"):
@@ -250,7 +257,7 @@ def _fit(reading: Reading, log: EngineLog, statements: Sequence[Statement]) -> F
     if not counts:
         return None
     groups, stride, count = reading.slab.groups, reading.slab.block_stride, counts[0]
-    interval = _budget(log)
+    interval = reading.budgets
     return Fit(
         label=reading.label,
         block_stride=stride,
@@ -259,7 +266,9 @@ def _fit(reading: Reading, log: EngineLog, statements: Sequence[Statement]) -> F
         formula=reading.formula,
         engine=max_concurrency(groups, count, reading.load, reading.formula),
         steady=max_concurrency(groups, count, reading.load, "steady"),
-        longest_engine=None if interval is None else _longest(reading, interval.low_bytes),
+        longest_engine=None
+        if interval is None
+        else _longest(reading.slab, reading.generation, reading.load, interval.low_bytes),
         longest_exact=auto_fit_max_model_len(
             groups, stride, count * stride, reading.load, "stride", keep_null_block=True
         ),
@@ -285,7 +294,8 @@ def explain(
         dcp: Decode context parallel size, instead of what the log states.
 
     Raises:
-        InputError: Neither the log nor the caller says how long requests are.
+        InputError: Neither the log nor the caller says how long requests are, or the log
+            holds the statements of very many engines.
     """
     length = max_model_len
     if length is None:
@@ -295,29 +305,34 @@ def explain(
     shards = dcp if dcp is not None else log.integer("dcp") or 1
     readings = list(_readings(log, stacks, max_in_flight_tokens, shards, length))
     checked = [s for s in log.statements if s.fact in CHECKED]
+    distinct = {(s.fact, s.value): s for s in checked}
+    if len(distinct) > MOST_STATEMENTS:
+        need = f"at most {MOST_STATEMENTS:,}: the startup of one engine"
+        raise InputError("log", f"{len(distinct):,} different statements about the cache", need)
+    is_overridden = log.last("num_blocks_override") is not None
+    given: dict[tuple[str, str], list[str | None]] = {
+        key: [_given_by(reading, statement, is_overridden=is_overridden) for reading in readings]
+        for key, statement in distinct.items()
+    }
     scores = [0 for _ in readings]
     explained = []
     for statement in checked:
         labels: dict[str, None] = {}
-        for index, reading in enumerate(readings):
-            by = _given_by(reading, statement, log)
+        for index, by in enumerate(given[statement.fact, statement.value]):
             if by is not None:
                 scores[index] += 1
-                labels[f"{reading.label}, {by}"] = None
+                labels[f"{readings[index].label}, {by}"] = None
         explained.append(Explained(statement=statement, derived_by=tuple(labels)))
     best = max(scores, default=0)
     fits = [
         fit
         for reading, score in zip(readings, scores, strict=True)
-        if score == best and (best or not checked) and (fit := _fit(reading, log, checked)) is not None
+        if score == best and (best or not checked) and (fit := _fit(reading, distinct.values())) is not None
     ]
     contradictions = list(log.contradictions)
+    states_memory = log.last("available_gib") is not None
     for item in explained:
-        if (
-            not item.derived_by
-            and item.statement.fact in ("cache_tokens", "concurrency")
-            and _budget(log) is not None
-        ):
+        if not item.derived_by and item.statement.fact in ("cache_tokens", "concurrency") and states_memory:
             contradictions.append(
                 f"{item.statement.fact} {item.statement.value} follows from the stated memory by no planner:"
                 " another model, row format, length, or number of tokens in flight"

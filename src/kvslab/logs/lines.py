@@ -7,15 +7,19 @@ Source: the forms of vLLM 0.6 to 0.32.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
+from typing import IO
 
 from kvslab.errors import InputError
 from kvslab.intmath import MAX_INT
 
 MAX_LINE_CHARACTERS = 20_000
 MAX_LINES = 2_000_000
+MAX_CHARACTERS = 2**30
+MAX_STATEMENTS = 100_000
 
 _INTEGER = r"([0-9][0-9,]{0,24})(?![0-9])"
 _DECIMAL = r"([0-9][0-9,]{0,24}(?:\.[0-9]{1,9})?)"
@@ -38,7 +42,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("max_model_len", rf"Using max model len\s*{_INTEGER}"),
     ("max_model_len", rf"max seq len \({_INTEGER}\)"),
     ("max_num_batched_tokens", rf"max_num_batched_tokens['\"]?\s*[=:]\s*{_INTEGER}"),
-    ("needed_gib", rf"{_DECIMAL}\s*GiB KV cache is needed"),
+    ("needed_gib", rf"(?<![0-9.,]){_DECIMAL}\s*GiB KV cache is needed"),
     ("needed_gib", rf"\({_DECIMAL}\s*GiB\s*KV cache is needed"),
     ("estimated_length", rf"estimated maximum model length is\s*{_INTEGER}"),
     ("fitted_length", rf"reduced from [0-9][0-9,]* to\s*{_INTEGER}\s*to fit"),
@@ -147,6 +151,8 @@ def parse_log(lines: Iterable[str], source: str = "log") -> EngineLog:
                 if value + fact not in seen and 0 < float(value) <= MAX_INT:
                     seen.add(value + fact)
                     statements.append(Statement(fact=fact, value=value, line=number))
+        if len(statements) > MAX_STATEMENTS:
+            raise InputError(source, f"over {MAX_STATEMENTS:,} statements", "a startup log")
     if not any(s.fact not in ("max_model_len", "max_num_batched_tokens", "dcp") for s in statements):
         need = "a line about KV-cache memory, tokens, blocks, concurrency or the maximum model length"
         raise InputError(source, "no such line", need)
@@ -158,14 +164,46 @@ def parse_log(lines: Iterable[str], source: str = "log") -> EngineLog:
     )
 
 
+def lines_of(stream: IO[str], source: str = "log") -> Iterator[str]:
+    """The lines of a stream, each cut to what counts, so that no line has to fit in memory.
+
+    Raises:
+        InputError: The log is absurdly long.
+    """
+    num_characters = 0
+    while text := stream.readline(MAX_LINE_CHARACTERS):
+        yield text
+        num_characters += len(text)
+        while text and not text.endswith("\n"):
+            text = stream.readline(MAX_LINE_CHARACTERS)
+            num_characters += len(text)
+            if num_characters > MAX_CHARACTERS:
+                raise InputError(source, f"over {MAX_CHARACTERS:,} characters", "a startup log")
+
+
+def read_log(path: Path) -> EngineLog:
+    """Read a log file; bytes that are no UTF-8 are passed over.
+
+    Raises:
+        InputError: The file cannot be read, or is no such log, see `parse_log`.
+    """
+    try:
+        with path.open(encoding="utf-8", errors="replace") as stream:
+            return parse_log(lines_of(stream, str(path)), str(path))
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "a name that no file can have"
+        raise InputError(str(path), reason, "a log file, or - for standard input") from None
+
+
 def _contradictions(statements: list[Statement]) -> tuple[str, ...]:
     found = []
     for fact in ("cache_tokens", "num_blocks", "concurrency", "max_model_len", "dcp"):
         values = list(dict.fromkeys(s.value for s in statements if s.fact == fact))
         if len(values) > 1:
-            found.append(
-                f"{fact} is stated as {', '.join(values)}: several engines or workers, or a changed setting"
-            )
+            shown = ", ".join(values[:8]) + (f" and {len(values) - 8:,} more" if len(values) > 8 else "")
+            found.append(f"{fact} is stated as {shown}: several engines or workers, or a changed setting")
     latest = {statement.fact: statement.value for statement in statements}
     if {"cache_tokens", "concurrency", "concurrency_length"} <= latest.keys():
         tokens, length = int(latest["cache_tokens"]), int(latest["concurrency_length"])

@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 
 from kvslab.errors import MISSING, InputError
-from kvslab.files import Fields, parse_json, read_json
+from kvslab.files import Fields, is_there, parse_json, read_json
 from kvslab.layers import CacheLayer, layers_from_json
 from kvslab.models import (
     deepseek_v3,
@@ -20,6 +20,7 @@ from kvslab.models import (
     kimi_linear,
     llama4,
     mamba_hybrid,
+    olmo3,
     qwen3_next,
 )
 from kvslab.models.attention import keep_everything, text_fields
@@ -64,6 +65,7 @@ OTHER_PRESETS = (
     "qwen3-coder-30b",
     "gpt-oss-20b",
     "gpt-oss-120b",
+    "olmo-3-7b",
     "gemma-3-27b",
     "gemma-3n-e4b",
     "gemma-4-31b",
@@ -90,6 +92,7 @@ FAMILIES: tuple[tuple[tuple[str, ...], ModelFamily], ...] = (
     ),
     (dense.MODEL_TYPES, ModelFamily(read=dense.read, heeds=_ATTENTION)),
     (gpt_oss.MODEL_TYPES, ModelFamily(read=gpt_oss.read, heeds=_ATTENTION)),
+    (olmo3.MODEL_TYPES, ModelFamily(read=olmo3.read, heeds=_ATTENTION)),
     (gemma3.MODEL_TYPES, ModelFamily(read=gemma3.read, heeds=_ATTENTION)),
     (llama4.MODEL_TYPES, ModelFamily(read=llama4.read, heeds=_ATTENTION)),
     (qwen3_next.MODEL_TYPES, ModelFamily(read=qwen3_next.read, heeds=_RECURRENT | {"num_mtp_layers"})),
@@ -216,7 +219,7 @@ def read_model(model: str) -> object:
     if model in PRESETS + OTHER_PRESETS:
         return preset_config(model)
     path = Path(model)
-    if not model or ((not path.suffix or path.suffix[1].isdigit()) and not path.exists()):
+    if not model or ((not path.suffix or path.suffix[1].isdigit()) and not is_there(path)):
         names = ", ".join(PRESETS + OTHER_PRESETS)
         raise InputError("model", model, f"{names}, or the path of a config.json or a layer file")
     return read_json(path)

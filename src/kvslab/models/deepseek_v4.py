@@ -122,7 +122,7 @@ def _ratios(fields: Fields) -> tuple[int, ...]:
             for i, kind in enumerate(entries)
         ]
     for i, ratio in enumerate(entries):
-        if isinstance(ratio, bool) or ratio not in RATIOS:
+        if isinstance(ratio, bool) or not isinstance(ratio, int) or ratio not in RATIOS:
             raise InputError(fields.path(f"{name}[{i}]"), ratio, f"one of {', '.join(map(str, RATIOS))}")
     return tuple(ratio for ratio in entries if isinstance(ratio, int))
 

@@ -16,6 +16,7 @@ Source: kvcache-ai/Mooncake, FAST25-release.
 import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -24,16 +25,26 @@ from typing import IO, Any
 
 from kvslab.capacity import Load
 from kvslab.errors import InputError
-from kvslab.files import Fields, parse_json, read_json, write_atomically
+from kvslab.files import Fields, is_there, parse_json, read_json, write_atomically
 from kvslab.intmath import checked_int
 from kvslab.simulate.simulation import Request, Simulation
 
 FORMAT = "kvslab-replay-1"
 MOST_TOKENS = 2**31
 MOST_LINE_BYTES = 16 * 1024 * 1024
+MOST_BLANK_LINES = 100_000
+# A damaged gzip file ends in any of the three.
+_UNREADABLE = (OSError, EOFError, zlib.error)
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    reason = getattr(error, "strerror", None) or str(error) or "an error"
+    return InputError(str(path), reason, "a readable trace file")
 
 
 def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
+    if is_there(path) and not path.is_file():
+        raise InputError(str(path), "no ordinary file", "a readable trace file: it is read more than once")
     stream = path.open("rb")
     if stream.read(2) == b"\x1f\x8b":
         stream.close()
@@ -59,25 +70,27 @@ def read_trace(path: Path, *, step_ms: int | None = None, limit: int | None = No
         checked_int("step_ms", step_ms)
     if limit is not None:
         checked_int("limit", limit)
-    num_read, latest = 0, 0
+    num_read, latest, num_blank = 0, 0, 0
     try:
         with _open(path) as stream:
             lines = iter(lambda: stream.readline(MOST_LINE_BYTES + 1), b"")
             for number, line in enumerate(lines, start=1):
                 if limit is not None and num_read >= limit:
                     return
-                if not line.strip():
-                    continue
                 where = f"{path}, line {number}"
+                if not line.strip():
+                    num_blank += 1
+                    if num_blank > MOST_BLANK_LINES:
+                        raise InputError(where, "another blank line", f"at most {MOST_BLANK_LINES:,}")
+                    continue
                 timestamp, request = _request(line, where, step_ms)
                 if timestamp < latest:
                     raise InputError(f"{where}: timestamp", timestamp, f"at least {latest}, as before")
                 latest = timestamp
                 num_read += 1
                 yield request
-    except (OSError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or "an error"
-        raise InputError(str(path), reason, "a readable trace file") from None
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from None
     if not num_read:
         raise InputError(str(path), "no request", "at least one line")
 
@@ -109,9 +122,8 @@ def sha256_of(path: Path) -> str:
         with _open(path) as stream:
             for chunk in iter(lambda: stream.read(2**20), b""):
                 digest.update(chunk)
-    except (OSError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or "an error"
-        raise InputError(str(path), reason, "a readable trace file") from None
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from None
     return digest.hexdigest()
 
 
@@ -265,7 +277,7 @@ def replay_all(
     checked_int("steps_between_checkpoints", steps_between_checkpoints)
     done: dict[str, Any] = {}
     current: dict[str, Any] = {}
-    if checkpoint is not None and checkpoint.exists():
+    if checkpoint is not None and is_there(checkpoint):
         saved = Fields(read_json(checkpoint), str(checkpoint))
         saved.text("format", choices=(FORMAT,))
         if saved.get("key") != json.loads(json.dumps(key)):
