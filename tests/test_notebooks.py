@@ -264,6 +264,16 @@ def test_one_naming_scheme() -> None:
     assert {name for _, name in turns()} == NAMES, "each name has its turn"
 
 
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_a_chapter_is_short(path: Path) -> None:
+    """1,500 words: a chapter that grows past that has a second question in it."""
+    text = path.read_text(encoding="utf-8").split("---\n", 2)[2]
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert len(prose.split()) <= 1_500
+    title = re.search(r"^# (.+)$", prose, flags=re.MULTILINE)
+    assert title is not None and title[1].endswith("?"), "a chapter's title is a question"
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_a_chapter_follows_its_parameters(path: Path, runs: dict[object, Future[Any]]) -> None:
     run = runs[path.stem].result()

@@ -31,6 +31,7 @@ def test_every_public_function_names_its_arguments_and_errors(name: str) -> None
     for argument in inspect.signature(getattr(kvslab, name)).parameters:
         assert f"    {argument}:" in text, f"{name} does not explain {argument}"
     assert "Raises:" in text, f"{name} does not say what it raises"
+    assert "Source:" in text, f"{name} does not say what it rests on"
 
 
 @pytest.mark.parametrize(
@@ -45,3 +46,4 @@ def test_every_public_value_names_its_fields(name: str) -> None:
     text = documented(name)
     for field, about in getattr(kvslab, name).__dataclass_fields__.items():
         assert f"    {field}:" in text or not about.init, f"{name} does not explain {field}"
+    assert "Source:" in text, f"{name} does not say what it rests on"

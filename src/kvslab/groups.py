@@ -34,6 +34,8 @@ class CacheGroup:
     Raises:
         LayoutError: Block sizes or retentions differ, or a page is too small.
 
+    Source: vLLM's KV-cache groups; how they are cut is the generation's matter.
+
     >>> from kvslab import generation_named, load_layers
     >>> state = generation_named("overlay").lay_out(load_layers("deepseek-v4-pro")).groups[4]
     >>> len(state.layers), state.block_size, sorted(set(state.page_bytes)), state.group_bytes

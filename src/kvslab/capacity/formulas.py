@@ -46,6 +46,9 @@ class Load:
     Raises:
         InputError: A number is out of range, or there is no length.
 
+    Source: tokens in flight as vLLM counts them, `max_num_batched_tokens`, twice that with
+    async scheduling.
+
     >>> Load.of(1_048_576, max_in_flight_tokens=8192).longest
     1048576
     """

@@ -34,6 +34,8 @@ class Summary:
 
     Lengths are in tokens, prices in bytes.
 
+    Source: formulas and prices as in `kvslab.capacity.formulas`.
+
     >>> from kvslab import Load, Plan, generation_named, load_layers, summarize
     >>> overlay = generation_named("overlay")
     >>> plan = Plan(slab=overlay.lay_out(load_layers("deepseek-v4-pro")), budget_bytes=28_410_134_921)
@@ -62,6 +64,8 @@ def summarize(plan: Plan, generation: Generation, load: Load) -> Summary:
 
     Raises:
         InputError: The load is out of range.
+
+    Source: formulas and prices as in `kvslab.capacity.formulas`.
 
     >>> from kvslab import Load, Plan, generation_named, load_layers
     >>> overlay = generation_named("overlay")

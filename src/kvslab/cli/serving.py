@@ -6,7 +6,7 @@ import typer
 
 from kvslab.errors import InputError
 from kvslab.formats import INDEXER_FORMATS, KV_DTYPES
-from kvslab.generations import GENERATIONS
+from kvslab.generations import registered_names
 from kvslab.groups import is_latent_stack
 from kvslab.layers import CacheLayer
 from kvslab.models import CacheOptions, ModelStack, is_layer_file, load_model, read_model, uses_indexer
@@ -106,5 +106,5 @@ def with_packing(stacks: dict[str, tuple[CacheLayer, ...]]) -> dict[str, str]:
 
 
 Slab = Annotated[
-    str, typer.Option(help=f"Generation of the slab planner: {', '.join(GENERATIONS)} or fitted.")
+    str, typer.Option(help=f"Generation of the slab planner: {', '.join(registered_names())}.")
 ]

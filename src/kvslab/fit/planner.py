@@ -74,6 +74,8 @@ class FittedPlan:
         overlay: The merged change on the same budget; None where it refuses the stack
             or the budget holds no block of it.
 
+    Source: this project's search; no engine plans so.
+
     >>> from kvslab import Load, load_layers
     >>> load = Load.of(1_048_576, max_in_flight_tokens=1)
     >>> found = fit(load_layers("deepseek-v4-pro"), load, 28_410_134_921)

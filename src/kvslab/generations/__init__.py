@@ -13,7 +13,15 @@ from kvslab.generations.overlay import OVERLAY
 from kvslab.generations.padded import PADDED
 from kvslab.generations.standard import STANDARD
 
-__all__ = ["GENERATIONS", "Formula", "Generation", "Price", "generation_named", "register"]
+__all__ = [
+    "GENERATIONS",
+    "Formula",
+    "Generation",
+    "Price",
+    "generation_named",
+    "register",
+    "registered_names",
+]
 
 GENERATIONS: Mapping[str, Generation] = {g.name: g for g in (PADDED, BUCKETED, OVERLAY, STANDARD)}
 """The generations that an engine released, by name, oldest first.
@@ -39,14 +47,25 @@ def register(generation: Generation) -> Generation:
     return generation
 
 
+def registered_names() -> tuple[str, ...]:
+    """Names that `generation_named` knows: the releases, then what was registered.
+
+    >>> registered_names()
+    ('padded', 'bucketed', 'overlay', 'standard', 'fitted')
+    """
+    return tuple(_BY_NAME)
+
+
 def generation_named(name: str) -> Generation:
     """Look up a generation.
 
     Args:
-        name: One of `GENERATIONS`, or `fitted`, the searched planner.
+        name: One of `registered_names()`: a release, or a planner such as `fitted`.
 
     Raises:
         InputError: There is none of that name.
+
+    Source: each generation's file names the releases and pull requests that it follows.
 
     >>> generation_named("overlay").releases
     'vLLM 0.27 to 0.31 (0.27.0 was run)'

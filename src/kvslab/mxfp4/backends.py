@@ -14,7 +14,12 @@ from kvslab.mxfp4.contract import Rule
 
 
 class Backend(Protocol):
-    """What every backend module offers; arguments are already checked and never empty."""
+    """What every backend module offers.
+
+    Shapes, dtypes and devices are already checked, and no tensor is empty.  Values are not
+    where the caller passes `checked=False`: never write at a slot out of range, and read a
+    block out of range as rows that do not exist.  Inputs and outputs may be strided.
+    """
 
     def missing(self, device: torch.device) -> str | None:
         """What is missing to run on a device; None if nothing is."""
@@ -45,7 +50,10 @@ class Backend(Protocol):
         """Indexer logits `out[T, L]`; -inf past the context."""
 
     def topk(self, scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The `k` largest of each row: values and int32 indices, -1 where a value is -inf."""
+        """The `k` largest of each row: values and int32 indices, -1 where a value is -inf.
+
+        NaN counts as -inf, and of equal scores the lower index comes first.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

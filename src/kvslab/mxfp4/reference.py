@@ -7,6 +7,9 @@ magnitude::
 
 `torch.round` takes ties to even, and the three steps (1/2, 1, 2) are the spacing of the
 grid in each range.
+
+Under `torch.compile` (torch 2.13) the members of `Rule` are not told apart once one of them
+was compiled: compile for one rule in a process, or hold the bytes against this module's.
 """
 
 from collections.abc import Callable

@@ -20,7 +20,9 @@ PEER_COLOURS: Mapping[str, str] = {
     "layer_pools": "#56B4E9",
     "fitted": "#0072B2",
 }
-"""One colour a peer; `standard` cuts DeepSeek-V4 as `overlay` does and is not drawn."""
+"""One colour a peer; a peer that is not here is drawn in grey."""
+NOT_DRAWN = ("standard",)
+"""It cuts DeepSeek-V4 as `overlay` does."""
 PEER_MARKERS: Mapping[str, str] = {
     "padded": "s",
     "bucketed": "o",
@@ -39,8 +41,17 @@ PART_COLOURS: Mapping[str, str] = {
     "null_block_bytes": INK,
     "left_over_bytes": "#999999",
 }
+OTHER_COLOUR, OTHER_MARKER = "#666666", "X"
 RULE_COLOURS: Mapping[str, str] = {"keep": "#999999", "kernel-legal": "#0072B2", "free": "#D55E00"}
 RULE_MARKERS: Mapping[str, str] = {"keep": "s", "kernel-legal": "o", "free": "^"}
+
+
+def _drawn(frame: pd.DataFrame) -> dict[str, str]:
+    """The peers of a table that a figure draws, with their colours, those known first."""
+    found = [str(name) for name in dict.fromkeys(frame["peer"]) if name not in NOT_DRAWN]
+    return {name: colour for name, colour in PEER_COLOURS.items() if name in found} | {
+        name: OTHER_COLOUR for name in found if name not in PEER_COLOURS
+    }
 
 
 def _tokens(value: float, _: object = None) -> str:
@@ -135,7 +146,7 @@ def _peers_panel(ax: Axes, part: pd.DataFrame, lowest_percent: float) -> None:
         fontsize=9,
     )
     below = []
-    for name, colour in PEER_COLOURS.items():
+    for name, colour in _drawn(part).items():
         rows = part[(part["peer"] == name) & part["change_from_overlay_percent"].notna()]
         values = [float(value) for value in rows["change_from_overlay_percent"]]
         if values and max(values) < lowest_percent:
@@ -145,7 +156,7 @@ def _peers_panel(ax: Axes, part: pd.DataFrame, lowest_percent: float) -> None:
             [int(value) for value in rows["max_model_len_tokens"]],
             values,
             color=colour,
-            marker=PEER_MARKERS[name],
+            marker=PEER_MARKERS.get(name, OTHER_MARKER),
             ms=4,
             lw=1.4,
             label=name,
@@ -170,13 +181,13 @@ def requests_figure(frame: pd.DataFrame) -> Axes:
     use_style()
     _, ax = plt.subplots(figsize=(7.6, 3.4))
     lengths = sorted({int(value) for value in frame["max_model_len_tokens"]})
-    for name, colour in PEER_COLOURS.items():
+    for name, colour in _drawn(frame).items():
         rows = frame[(frame["peer"] == name) & frame["requests_steady"].notna()]
         ax.plot(
             [int(value) for value in rows["max_model_len_tokens"]],
             [float(value) for value in rows["requests_steady"]],
             color=colour,
-            marker=PEER_MARKERS[name],
+            marker=PEER_MARKERS.get(name, OTHER_MARKER),
             ms=4,
             lw=1.4,
             label=name,
