@@ -20,6 +20,10 @@ TEST_STAMP := $(VENV)/.installed-test
 # What a chapter reads beside its own text. The execution cache does not look at these.
 INPUTS := $(wildcard src results pyproject.toml)
 INPUTS_STAMP := book/_build/.inputs
+FRAME := $(wildcard book/_config.yml book/_toc.yml book/_ext book/_static book/references.bib)
+FRAME_STAMP := book/_build/.frame
+DOCTREES := book/_build/.doctrees
+frame_sum = find $(FRAME) -type f ! -name '*.pyc' -exec cksum {} + | LC_ALL=C sort | cksum
 inputs_sum = find $(INPUTS) -type f ! -name '*.pyc' -exec cksum {} + | LC_ALL=C sort | cksum
 
 # Chapters run on this environment's own kernel, whatever else the user has installed.
@@ -56,7 +60,7 @@ type: $(TEST_STAMP) ## mypy --strict
 	$(BIN)/mypy
 
 unit: $(TEST_STAMP) ## pytest, doctests included
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --dist loadfile
 
 test: $(TEST_STAMP) ## everything CI checks: lint, type, unit, check-book, browser
 	$(MAKE) --no-print-directory lint
@@ -65,17 +69,21 @@ test: $(TEST_STAMP) ## everything CI checks: lint, type, unit, check-book, brows
 	$(MAKE) --no-print-directory check-book
 	$(MAKE) --no-print-directory browser
 
-# Every page is read and written anew, so that no warning and no page of an earlier run is left over;
-# unchanged chapters still come from the execution cache, which is emptied when the library changed.
+# The execution cache is emptied when the library or the results changed; all pages are read and written anew
+# when the book's own frame did, so that no page of an earlier run is left over. Else only what changed is built.
+# A build that warned leaves nothing, or the next one would pass without reading the page that warned.
 # The import lets matplotlib build its font cache now: it may print a message, which a chapter must not.
 book: $(BOOK_STAMP) ## run the chapters and build the HTML book
 	@sum=$$($(inputs_sum)); \
 	if [ "$$sum" != "$$(cat $(INPUTS_STAMP) 2>/dev/null)" ]; then \
 	  rm -rf book/_build && mkdir -p book/_build && echo "$$sum" > $(INPUTS_STAMP); \
 	fi
-	@rm -rf $(SITE)
+	@sum=$$($(frame_sum)); \
+	if [ "$$sum" != "$$(cat $(FRAME_STAMP) 2>/dev/null)" ]; then \
+	  rm -rf $(SITE) $(DOCTREES) && echo "$$sum" > $(FRAME_STAMP); \
+	fi
 	@$(BIN)/python -c 'import matplotlib.font_manager'
-	$(BIN)/jupyter-book build --all -W -n --keep-going book
+	@$(BIN)/jupyter-book build -W -n --keep-going book || { rm -rf $(SITE) $(DOCTREES); exit 1; }
 	@echo "Open the book: file://$(abspath $(SITE))/index.html"
 
 check-book: book $(TEST_STAMP) ## build the book, then check its links and that it needs no other host
