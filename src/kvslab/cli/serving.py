@@ -105,6 +105,4 @@ def with_packing(stacks: dict[str, tuple[CacheLayer, ...]]) -> dict[str, str]:
     return {f"{label}, packed": label for label, layers in stacks.items() if not is_latent_stack(layers)}
 
 
-Slab = Annotated[
-    str, typer.Option(help=f"Generation of the slab planner: {', '.join(registered_names())}.")
-]
+Slab = Annotated[str, typer.Option(help=f"Generation of the slab planner: {', '.join(registered_names())}.")]
