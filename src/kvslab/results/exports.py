@@ -5,12 +5,13 @@ They are made from the committed CSV files and `datapackage.json`, so they say w
 
 import io
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from kvslab.errors import InputError
+from kvslab.errors import InputError, PlanError
 from kvslab.files import Fields, read_json, write_atomically
 from kvslab.results.citation import software_bibtex, table_bibtex
 
@@ -46,7 +47,10 @@ def export_results(directory: Path, target: Path) -> tuple[Path, ...]:
 
     Raises:
         InputError: A table is missing or is not as its schema says, or a file cannot be written.
+        PlanError: pyarrow, which writes Parquet, is missing.
     """
+    if find_spec("pyarrow") is None:
+        raise PlanError("Parquet needs pyarrow: pip install 'kvslab[sweep]'")
     target.mkdir(parents=True, exist_ok=True)
     written = []
 
