@@ -5,12 +5,12 @@ within a round, so that a change of the machine's speed meets both sides.  Print
 written first is the copy: a yardstick, not a bound, since it moves every byte twice and a
 quantizer writes about an eighth (fp32) or a quarter (bf16) of what it reads.
 
-Writes `results/mxfp4_cpu.csv`, one row for an operation, a dtype, a number of threads and a
+Writes `results/mxfp4_cpu/<device>.csv`, one row for an operation, a dtype, a number of threads and a
 contender: `operation`, `dtype`, `threads`, `rows`, `contender`, `status` (`ok`, or why there
 is no number), `bytes_equal` (share of output bytes equal to ours; a peer with another rule
 has less than 1), `gb_s` with `gb_s_p10` and `gb_s_p90` (10**9 bytes of fp32 or bf16 a
 second, in or out), `ours_over` (our speed over the contender's: median of the rounds) with
-`ours_over_p10` and `ours_over_p90`, `rounds`, `device`, `software`, `date`, `note`.
+`ours_over_p10` and `ours_over_p90`, `rounds`, what measured it, `note`.
 """
 
 import argparse

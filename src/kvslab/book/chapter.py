@@ -9,6 +9,7 @@ import pandas as pd
 
 from kvslab.errors import InputError, PlanError
 from kvslab.plots import use_style
+from kvslab.results import read_record
 
 GLUED = "application/papermill.record/"
 """How myst-nb marks a glued value: it takes outputs of such types out of a cell, by name."""
@@ -87,18 +88,16 @@ def _is_number(cell: str) -> bool:
 
 
 def records(name: str) -> pd.DataFrame | None:
-    """The records of a benchmark, `results/<name>.csv`; None where no device has measured it yet.
+    """A table that is kept as it was measured; None where no device has measured it yet.
 
-    Where every device has a file of its own, `results/<name>/*.csv`, they come as one frame.
-    The folder is looked for from here upward, then beside the library's own source.
+    `results/` is looked for from here upward, then beside the library's own source; see
+    `kvslab.results.read_record`.
 
     Raises:
-        InputError: There is no such folder: the library was installed without its repository.
+        InputError: There is no such folder (the library was installed without its
+            repository), or no such table.
     """
-    folder = _results(name)
-    path = folder / f"{name}.csv"
-    files = [path] if path.is_file() else sorted((folder / name).glob("*.csv"))
-    return pd.concat([pd.read_csv(file) for file in files], ignore_index=True) if files else None
+    return read_record(_results(name), name)
 
 
 def _results(name: str) -> Path:

@@ -33,11 +33,6 @@ def resources(directory: Path) -> list[dict[str, Any]]:
     ]
 
 
-def file_name(resource: dict[str, Any]) -> str:
-    """The name of a table's files without their ending; one device's record has the device in it."""
-    return str(resource["path"]).removesuffix(".csv").replace("/", "-")
-
-
 def export_results(directory: Path, target: Path) -> tuple[Path, ...]:
     """Write every table as CSV, Parquet, LaTeX and BibTeX, and `kvslab.bib` with all entries.
 
@@ -60,7 +55,7 @@ def export_results(directory: Path, target: Path) -> tuple[Path, ...]:
 
     entries = [software_bibtex()]
     for resource in resources(directory):
-        name = file_name(resource)
+        name = str(resource["name"])
         try:
             data = (directory / resource["path"]).read_bytes()
         except OSError as error:
